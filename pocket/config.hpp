@@ -1,0 +1,112 @@
+// Pocket: version, the library's namespace, and every macro that a user may set.
+//
+//   POCKET_SINGLE_TARGET   0 or 1. With 1 the CPU backend holds one instruction set, the best that the compiler's
+//                          target flags allow, and dispatches nothing. Default: 1 where those flags already allow the
+//                          best instruction set that Pocket has for the architecture (-mavx2 -mfma -mf16c), else 0:
+//                          all instruction sets are built and one is chosen when the program starts.
+#ifndef POCKET_CONFIG_HPP
+#define POCKET_CONFIG_HPP
+
+#define POCKET_VERSION_MAJOR 0
+#define POCKET_VERSION_MINOR 1
+#define POCKET_VERSION_PATCH 0
+#define POCKET_VERSION "0.1.0"
+
+#if defined(__FAST_MATH__)
+#error "Pocket's results are bit-identical by contract: compile without -ffast-math (NaN, infinity and the order of sums matter)"
+#endif
+
+#if !defined(__GNUC__) && !defined(__clang__)
+#error "Pocket is tested with g++ 12 and clang 19 only"
+#endif
+
+#if defined(__x86_64__) || defined(__i386__)
+#define POCKET_ARCH_X86 1
+#else
+#define POCKET_ARCH_X86 0
+#endif
+
+#ifndef POCKET_SINGLE_TARGET
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define POCKET_SINGLE_TARGET 1
+#else
+#define POCKET_SINGLE_TARGET 0
+#endif
+#endif
+
+// Two units of one program may be compiled for different targets. Their inline functions hold different instructions, so
+// they must not be merged by the linker: everything lives in an inline namespace that spells the unit's target.
+#ifdef __AVX__
+#define POCKET_TAG_AVX _avx
+#else
+#define POCKET_TAG_AVX
+#endif
+#ifdef __AVX2__
+#define POCKET_TAG_AVX2 2
+#else
+#define POCKET_TAG_AVX2
+#endif
+#ifdef __FMA__
+#define POCKET_TAG_FMA _fma
+#else
+#define POCKET_TAG_FMA
+#endif
+#ifdef __F16C__
+#define POCKET_TAG_F16C _f16c
+#else
+#define POCKET_TAG_F16C
+#endif
+#ifdef __SSE4_2__
+#define POCKET_TAG_SSE4 _sse4
+#else
+#define POCKET_TAG_SSE4
+#endif
+#ifdef __AVX512F__
+#define POCKET_TAG_AVX512F _avx512f
+#else
+#define POCKET_TAG_AVX512F
+#endif
+#ifdef __AVX512VNNI__
+#define POCKET_TAG_VNNI _vnni
+#else
+#define POCKET_TAG_VNNI
+#endif
+#ifdef __ARM_FEATURE_DOTPROD
+#define POCKET_TAG_DOTPROD _dotprod
+#else
+#define POCKET_TAG_DOTPROD
+#endif
+#ifdef __ARM_FEATURE_MATMUL_INT8
+#define POCKET_TAG_I8MM _i8mm
+#else
+#define POCKET_TAG_I8MM
+#endif
+#ifdef __ARM_FEATURE_SVE
+#define POCKET_TAG_SVE _sve
+#else
+#define POCKET_TAG_SVE
+#endif
+#if POCKET_SINGLE_TARGET
+#define POCKET_TAG_SINGLE _single
+#else
+#define POCKET_TAG_SINGLE
+#endif
+
+#define POCKET_PASTE_(a, b, c, d, e, f, g, h, i, j, k, l) a##b##c##d##e##f##g##h##i##j##k##l
+#define POCKET_PASTE(a, b, c, d, e, f, g, h, i, j, k, l) POCKET_PASTE_(a, b, c, d, e, f, g, h, i, j, k, l)
+#define POCKET_ABI                                                                                                     \
+  POCKET_PASTE(v0, POCKET_TAG_SSE4, POCKET_TAG_AVX, POCKET_TAG_AVX2, POCKET_TAG_FMA, POCKET_TAG_F16C,                  \
+               POCKET_TAG_AVX512F, POCKET_TAG_VNNI, POCKET_TAG_DOTPROD, POCKET_TAG_I8MM, POCKET_TAG_SVE,               \
+               POCKET_TAG_SINGLE)
+
+#define POCKET_NAMESPACE_BEGIN                                                                                         \
+  namespace pocket {                                                                                                   \
+  inline namespace POCKET_ABI {
+#define POCKET_NAMESPACE_END                                                                                           \
+  }                                                                                                                    \
+  }
+
+#define POCKET_NOINLINE __attribute__((noinline))
+#define POCKET_ALWAYS_INLINE inline __attribute__((always_inline))
+
+#endif

@@ -1,0 +1,82 @@
+// Errors are values: Expected<T> holds a T or an Error that says what was wrong, where, and what was expected.
+// No function of Pocket throws or aborts; every fallible one returns Expected.
+#ifndef POCKET_CORE_STATUS_HPP
+#define POCKET_CORE_STATUS_HPP
+
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "../config.hpp"
+
+POCKET_NAMESPACE_BEGIN
+
+enum class Errc : unsigned char {
+  invalid_argument,  // the caller's argument; the message names it and what it may be
+  io,                // the operating system said no: missing file, no permission, disk full
+  malformed,         // a file's content breaks its own format; the message names file and field
+  unsupported,       // well-formed, but not something that this version can run
+  out_of_memory,     // an allocation failed; nothing was changed
+  context_full,      // more tokens than the context holds; the state is as before the call
+  cancelled,         // the caller's cancel flag was seen; the state is valid up to the last whole step
+};
+
+struct Error {
+  Errc code = Errc::invalid_argument;
+  std::string message;
+};
+
+template <class T>
+class [[nodiscard]] Expected {
+ public:
+  Expected(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+  Expected(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
+
+  explicit operator bool() const noexcept { return state_.index() == 0; }
+  bool has_value() const noexcept { return state_.index() == 0; }
+
+  // The caller has tested this object: the wrong side is undefined behaviour, as with std::expected.
+  T& operator*() & noexcept { return *std::get_if<0>(&state_); }
+  const T& operator*() const& noexcept { return *std::get_if<0>(&state_); }
+  T&& operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
+  T* operator->() noexcept { return std::get_if<0>(&state_); }
+  const T* operator->() const noexcept { return std::get_if<0>(&state_); }
+  const Error& error() const& noexcept { return *std::get_if<1>(&state_); }
+  Error&& error() && noexcept { return std::move(*std::get_if<1>(&state_)); }
+
+ private:
+  std::variant<T, Error> state_;
+};
+
+template <>
+class [[nodiscard]] Expected<void> {
+ public:
+  Expected() noexcept = default;
+  Expected(Error error) : error_(std::move(error)), ok_(false) {}
+
+  explicit operator bool() const noexcept { return ok_; }
+  bool has_value() const noexcept { return ok_; }
+  const Error& error() const& noexcept { return error_; }
+  Error&& error() && noexcept { return std::move(error_); }
+
+ private:
+  Error error_;
+  bool ok_ = true;
+};
+
+inline Error fail(Errc code, std::string message) { return Error{code, std::move(message)}; }
+
+POCKET_NAMESPACE_END
+
+// POCKET_TRY(name, expression): `name` becomes a reference to the value; an error returns from the calling function.
+#define POCKET_TRY(name, ...)                                                                                          \
+  auto name##_expected = (__VA_ARGS__);                                                                                \
+  if (!name##_expected) return std::move(name##_expected).error();                                                     \
+  auto& name = *name##_expected
+// POCKET_CHECK(expression): the same for Expected<void>.
+#define POCKET_CHECK(...)                                                                                              \
+  do {                                                                                                                 \
+    if (auto pocket_check = (__VA_ARGS__); !pocket_check) return std::move(pocket_check).error();                      \
+  } while (false)
+
+#endif
