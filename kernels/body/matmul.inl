@@ -1,0 +1,117 @@
+// The loops of a product, written once. Included inside an instruction set's namespace and target region, after its
+// primitives:
+//   Rows, RowsI              16 float / int32 lanes, one per output row of a tile
+//   zero, broadcast, add, multiply, fma(a, b, c) = a*b + c, load_f16, load, store, to_float
+//   Unpacked                 a tile's codes in the form that `dot` wants
+//   unpack<Format>(codes, unpacked)
+//   dot<Format, Form>(unpacked, activation codes, RowsI (&sum)[groups])          sums complete in int32
+//   dot_packed<Format, Form>(codes, activation codes, sum)                        the same from the tile itself
+// No include guard: it is meant to be included several times.
+
+// Scales and shifted minima of one tile, as floats.
+template <class Format>
+struct TileScales {
+  Rows s[Format::groups];
+  Rows m[Format::groups];
+};
+
+template <class Format>
+POCKET_ALWAYS_INLINE TileScales<Format> load_scales(const std::byte* tile, Rows minus_offset) {
+  TileScales<Format> t;
+  for (std::size_t g = 0; g < Format::groups; ++g) {
+    t.s[g] = load_f16(tile + Format::scales_offset(g));
+    if constexpr (Format::has_minimum) t.m[g] = fma(minus_offset, t.s[g], load_f16(tile + Format::minima_offset(g)));
+  }
+  return t;
+}
+
+template <class Format>
+POCKET_ALWAYS_INLINE void accumulate(Rows& acc, const RowsI (&sum)[Format::groups], const TileScales<Format>& tile,
+                                     const GroupScale& a) {
+  for (std::size_t g = 0; g < Format::groups; ++g) {
+    acc = fma(tile.s[g], multiply(broadcast(a.t), to_float(sum[g])), acc);
+    if constexpr (Format::has_minimum) acc = fma(tile.m[g], broadcast(Format::groups == 1 ? a.sum : a.half[g]), acc);
+  }
+}
+
+POCKET_ALWAYS_INLINE void store_outputs(float* y, Rows acc, bool add_to, std::size_t count) {
+  if (count >= tile_rows) {
+    store(y, add_to ? add(load(y), acc) : acc);
+    return;
+  }
+  alignas(64) float padded[tile_rows];
+  store(padded, acc);
+  for (std::size_t i = 0; i < count; ++i) y[i] = add_to ? y[i] + padded[i] : padded[i];
+}
+
+// One token: straight from the tiles, one sequential stream.
+template <class Format, class Form>
+void gemv(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
+  constexpr std::size_t ahead = 4096;  // bytes: some 40 to 130 ns at one core's bandwidth, a memory latency
+  const std::size_t k_tiles = p.w.k_tiles();
+  const Rows minus_offset = broadcast(-p.w.offset);
+  const std::byte* tile = p.w.tiles + block_begin * k_tiles * Format::bytes;
+  for (std::size_t block = block_begin; block < block_end; ++block) {
+    Rows acc = zero();
+    const std::int8_t* codes = p.a.codes;
+    for (std::size_t kt = 0; kt < k_tiles; ++kt, tile += Format::bytes, codes += tile_cols * Form::bytes_per_code) {
+#pragma GCC unroll 17
+      for (std::size_t line = 0; line < Format::bytes / 64; ++line) __builtin_prefetch(tile + ahead + line * 64);
+      RowsI sum[Format::groups];
+      dot_packed<Format, Form>(tile + Format::codes_offset, codes, sum);
+      accumulate<Format>(acc, sum, load_scales<Format>(tile, minus_offset), p.a.scales[kt]);
+    }
+    const std::size_t n = block * tile_rows;
+    store_outputs(p.y + (block - block_begin) * tile_rows, acc, p.add, p.w.n - n);
+  }
+}
+
+// Several tokens: a tile is unpacked once for up to 16 of them. Sixteen accumulators are 1 KB and stay in L1 beside the
+// unpacked tile (1 KB) and the tokens' activations of one group (2 KB in A16).
+template <class Format, class Form>
+void gemm(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
+  constexpr std::size_t token_block = 16;
+  const std::size_t k_tiles = p.w.k_tiles(), stride = p.a.code_stride();
+  const Rows minus_offset = broadcast(-p.w.offset);
+  for (std::size_t block = block_begin; block < block_end; ++block) {
+    const std::size_t n = block * tile_rows;
+    for (std::size_t i0 = 0; i0 < p.a.m; i0 += token_block) {
+      const std::size_t tokens = p.a.m - i0 < token_block ? p.a.m - i0 : token_block;
+      const std::byte* tile = p.w.tiles + block * k_tiles * Format::bytes;
+      Rows acc[token_block];
+      for (std::size_t i = 0; i < tokens; ++i) acc[i] = zero();
+      for (std::size_t kt = 0; kt < k_tiles; ++kt, tile += Format::bytes) {
+        Unpacked unpacked;
+        unpack<Format>(tile + Format::codes_offset, unpacked);
+        const TileScales<Format> scales = load_scales<Format>(tile, minus_offset);
+        const std::int8_t* codes = p.a.codes + i0 * stride + kt * tile_cols * Form::bytes_per_code;
+        const GroupScale* group = p.a.scales + i0 * k_tiles + kt;
+        for (std::size_t i = 0; i < tokens; ++i, codes += stride, group += k_tiles) {
+          RowsI sum[Format::groups];
+          dot<Format, Form>(unpacked, codes, sum);
+          accumulate<Format>(acc[i], sum, scales, *group);
+        }
+      }
+      for (std::size_t i = 0; i < tokens; ++i)
+        store_outputs(p.y + (i0 + i) * p.y_stride + (block - block_begin) * tile_rows, acc[i], p.add, p.w.n - n);
+    }
+  }
+}
+
+template <class Format>
+void matmul_of(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
+  if (p.a.form == ActivationForm::a16) {
+    if (p.a.m == 1) return gemv<Format, A16>(p, block_begin, block_end);
+    return gemm<Format, A16>(p, block_begin, block_end);
+  }
+  if (p.a.m == 1) return gemv<Format, A8>(p, block_begin, block_end);
+  return gemm<Format, A8>(p, block_begin, block_end);
+}
+
+inline void matmul(const Matmul& p, std::size_t block_begin, std::size_t block_end) noexcept {
+  switch (p.w.format) {
+    case WeightFormat::w4_g64: return matmul_of<W4G64>(p, block_begin, block_end);
+    case WeightFormat::w4_g32: return matmul_of<W4G32>(p, block_begin, block_end);
+    case WeightFormat::w8_g32: return matmul_of<W8G32>(p, block_begin, block_end);
+  }
+}

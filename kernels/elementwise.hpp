@@ -1,0 +1,159 @@
+// Element-wise vector math with xsimd, at the program's own target flags: small next to the products, the same on every
+// instruction set. Each function handles one row, in one order, so that a token's result does not depend on its batch.
+// Nothing here is inlined into its callers: the compiler may contract a multiplication and an addition in one place, and
+// must then do so for every caller.
+#ifndef POCKET_KERNELS_ELEMENTWISE_HPP
+#define POCKET_KERNELS_ELEMENTWISE_HPP
+
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+#include <xsimd/xsimd.hpp>
+
+#include "../pocket/config.hpp"
+
+POCKET_NAMESPACE_BEGIN
+
+namespace elementwise {
+
+namespace detail {
+using Batch = xsimd::batch<float>;
+inline constexpr std::size_t lanes = Batch::size;
+
+// Calls f(i, load, store) over whole vectors, then once more on a padded copy for the tail.
+template <class F>
+inline void for_each_vector(std::size_t n, F&& f) {
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) f(i, lanes);
+  if (i < n) f(i, n - i);
+}
+inline Batch load(const float* p, std::size_t count, float fill = 0) {
+  if (count >= lanes) return Batch::load_unaligned(p);
+  alignas(64) float padded[lanes];
+  for (std::size_t j = 0; j < lanes; ++j) padded[j] = j < count ? p[j] : fill;
+  return Batch::load_aligned(padded);
+}
+inline void store(float* p, std::size_t count, const Batch& v) {
+  if (count >= lanes) return v.store_unaligned(p);
+  alignas(64) float padded[lanes];
+  v.store_aligned(padded);
+  for (std::size_t j = 0; j < count; ++j) p[j] = padded[j];
+}
+// exp with the values at the ends of its range made explicit: NaN stays NaN, below -87.33 (the smallest normal result)
+// gives 0, above 88.72 infinity.
+inline Batch exp(const Batch& x) {
+  const Batch low(-87.336544f), high(88.722839f);
+  const Batch inside = xsimd::exp(xsimd::min(xsimd::max(x, low), high));
+  Batch y = xsimd::select(x < low, Batch(0.0f), inside);
+  y = xsimd::select(x > high, Batch(std::numeric_limits<float>::infinity()), y);
+  return xsimd::select(x == x, y, x);
+}
+}  // namespace detail
+
+// out[i] = x[i] * gamma[i] / sqrt(mean(x^2) + epsilon). x and out may be the same.
+// Sum of squares in float32 over xsimd's lanes: relative error at most (n/lanes + lanes + 4) * 2^-24.
+POCKET_NOINLINE inline void rms_norm(const float* x, const float* gamma, std::size_t n, float epsilon, float* out) {
+  using namespace detail;
+  Batch squares(0.0f);
+  for_each_vector(n, [&](std::size_t i, std::size_t c) {
+    const Batch v = load(x + i, c);
+    squares = xsimd::fma(v, v, squares);
+  });
+  alignas(64) float lane[lanes];
+  squares.store_aligned(lane);
+  float sum = 0;
+  for (std::size_t j = 0; j < lanes; ++j) sum += lane[j];
+  const Batch scale(1.0f / std::sqrt(sum / static_cast<float>(n) + epsilon));
+  for_each_vector(n, [&](std::size_t i, std::size_t c) {
+    store(out + i, c, load(x + i, c) * scale * load(gamma + i, c));
+  });
+}
+
+// out[i] = silu(gate[i]) * up[i], silu(x) = x / (1 + exp(-x)); silu(-infinity) is -0, silu(NaN) NaN.
+POCKET_NOINLINE inline void silu_multiply(const float* gate, const float* up, std::size_t n, float* out) {
+  using namespace detail;
+  for_each_vector(n, [&](std::size_t i, std::size_t c) {
+    const Batch g = load(gate + i, c);
+    // Below -88.7 the true value is smaller than 1e-36: -0, without the 0 * infinity that -infinity would meet.
+    const Batch silu = xsimd::select(g < Batch(-88.7f), Batch(-0.0f), g / (Batch(1.0f) + exp(-g)));
+    store(out + i, c, silu * load(up + i, c));
+  });
+}
+
+// Replaces the scores s[0..n) by exp(s - max); returns max and the sum of the exponentials. n >= 1.
+// Scores that are all -infinity give zeros, max -infinity and sum 0; a NaN makes max and sum NaN.
+POCKET_NOINLINE inline void softmax_partial(float* s, std::size_t n, float& max_out, float& sum_out) {
+  using namespace detail;
+  constexpr float lowest = -std::numeric_limits<float>::infinity();
+  Batch top(lowest), nan(0.0f);
+  for_each_vector(n, [&](std::size_t i, std::size_t c) {
+    const Batch v = load(s + i, c, lowest);
+    top = xsimd::select(v > top, v, top);
+    nan = xsimd::select(v == v, nan, v);
+  });
+  alignas(64) float lane[lanes], bad[lanes];
+  top.store_aligned(lane);
+  nan.store_aligned(bad);
+  float max = lane[0];
+  for (std::size_t j = 0; j < lanes; ++j) {
+    max = lane[j] > max ? lane[j] : max;
+    if (bad[j] != bad[j]) max = bad[j];
+    if (max != max) break;
+  }
+  max_out = max;
+  const Batch shift(max == lowest ? 0.0f : max);
+  Batch total(0.0f);
+  for_each_vector(n, [&](std::size_t i, std::size_t c) {
+    const Batch e = exp(load(s + i, c, lowest) - shift);
+    store(s + i, c, e);
+    total += e;
+  });
+  total.store_aligned(lane);
+  float sum = 0;
+  for (std::size_t j = 0; j < lanes; ++j) sum += lane[j];
+  sum_out = sum;
+}
+
+// Joins one chunk's partial result to a running one, both as (max, sum, out[n]) relative to their own maximum. A running
+// state starts as (-infinity, 0, zeros).
+POCKET_NOINLINE inline void merge_partial(float& max, float& sum, float* out, float chunk_max, float chunk_sum,
+                                          const float* chunk_out, std::size_t n) {
+  using namespace detail;
+  const float top = chunk_max > max ? chunk_max : max;
+  const auto weight = [top](float m) {
+    return m == -std::numeric_limits<float>::infinity() ? 0.0f : std::exp(m - top);
+  };
+  const float a = weight(max), b = chunk_max == chunk_max ? weight(chunk_max) : chunk_max;
+  max = top;
+  sum = std::fma(b, chunk_sum, a * sum);
+  const Batch wa(a), wb(b);
+  for_each_vector(n, [&](std::size_t i, std::size_t c) {
+    store(out + i, c, load(out + i, c) * wa + load(chunk_out + i, c) * wb);
+  });
+}
+
+// x[i] = x[i] * factor
+POCKET_NOINLINE inline void scale(float* x, std::size_t n, float factor) {
+  using namespace detail;
+  const Batch f(factor);
+  for_each_vector(n, [&](std::size_t i, std::size_t c) { store(x + i, c, load(x + i, c) * f); });
+}
+
+// Rotary position embedding in the rotate-half form: (a, b) = (x[i], x[i + half]) becomes
+// (a*cos - b*sin, b*cos + a*sin), i = 0..half-1.
+POCKET_NOINLINE inline void rotate_half(float* x, const float* cosine, const float* sine, std::size_t half) {
+  using namespace detail;
+  for_each_vector(half, [&](std::size_t i, std::size_t c) {
+    const Batch a = load(x + i, c), b = load(x + half + i, c);
+    const Batch co = load(cosine + i, c), si = load(sine + i, c);
+    store(x + i, c, a * co - b * si);
+    store(x + half + i, c, b * co + a * si);
+  });
+}
+
+}  // namespace elementwise
+
+POCKET_NAMESPACE_END
+
+#endif
