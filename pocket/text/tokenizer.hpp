@@ -1,0 +1,320 @@
+// A byte-level BPE tokenizer, as GGUF's metadata describes one (tokenizer.ggml.model = "gpt2") and as a Hugging Face
+// tokenizer.json of type BPE with a ByteLevel pre-tokenizer does: GPT-2, SmolLM, Qwen2, Qwen3.
+//
+// Text to tokens: the special tokens are cut out (special_matcher.hpp), the rest is split into pieces
+// (pre_tokenizer.hpp), each piece's bytes are merged (bpe.hpp). Tokens to text: every ordinary token stands for bytes,
+// not characters; utf8_stream.hpp makes characters of them again.
+//
+// Control tokens in the text stay text unless the caller opts in, so that a user's message cannot end its own turn.
+// User-defined tokens are always matched whole.
+//
+// A vocabulary may lack some of the 256 bytes (SmolLM2's lacks 21: those that UTF-8 never uses, the leads of unassigned
+// planes, six control characters). encode() leaves such a byte out, as llama.cpp and Hugging Face do; has_byte() tells.
+// A vocabulary without all of printable ASCII, space and newline is refused: it is not byte-level.
+//
+// Not done here: Unicode normalisation. Qwen's tokenizer.json asks for NFC and GGUF does not say; text that is not in
+// NFC (a letter and its accent as two characters) gives Qwen other tokens than the reference. No BOS or EOS is added:
+// add_bos() says what the file asks for.
+//
+// After create() everything is const and may be used by any number of threads at once.
+#ifndef POCKET_TEXT_TOKENIZER_HPP
+#define POCKET_TEXT_TOKENIZER_HPP
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../config.hpp"
+#include "../core/status.hpp"
+#include "bpe.hpp"
+#include "byte_alphabet.hpp"
+#include "pre_tokenizer.hpp"
+#include "recent_pieces.hpp"
+#include "special_matcher.hpp"
+
+POCKET_NAMESPACE_BEGIN
+
+// GGUF's tokenizer.ggml.token_type.
+enum class TokenType : std::uint8_t {
+  undefined = 0,
+  normal = 1,
+  unknown = 2,
+  control = 3,
+  user_defined = 4,
+  unused = 5,
+  byte = 6,
+};
+
+// What a file says. The views need to live until create() returns, no longer: they may point into a mapped file.
+struct TokenizerData {
+  std::vector<std::string_view> tokens;  // by id, at most 2^24; ordinary ones spelled in the byte alphabet
+  std::vector<TokenType> types;          // by id; empty means all normal
+  std::vector<std::string_view> merges;  // "left right", in the order of their rank
+  std::string pre;                       // the pre-tokenizer's name, see pre_tokenizer.hpp
+  std::optional<std::int32_t> bos, eos, eot, unknown, padding;
+  bool add_bos = false;
+};
+
+class Tokenizer {
+ public:
+  static constexpr std::size_t most_tokens = std::size_t{1} << 24;
+
+  static Expected<Tokenizer> create(const TokenizerData& data) {
+    POCKET_CHECK(check(data));
+    POCKET_TRY(pre, PreTokenizer::create(data.pre));
+    Tokenizer t(std::move(pre));
+    t.set_bytes(data);
+    const Index index(data.tokens);
+    POCKET_CHECK(t.set_byte_ids(index));
+    POCKET_CHECK(t.set_merges(data, index));
+    t.set_specials(data);
+    t.bos_ = data.bos;
+    t.eos_ = data.eos;
+    t.eot_ = data.eot;
+    t.unknown_ = data.unknown;
+    t.padding_ = data.padding;
+    t.add_bos_ = data.add_bos;
+    return t;
+  }
+
+  // Appends the text's tokens to `out`; any bytes will do, up to 2^31 of them. parse_special: control tokens that are
+  // spelled out in the text become those tokens. After an error `out` is as it was.
+  Expected<void> encode(std::string_view text, bool parse_special, std::vector<std::int32_t>& out) const {
+    if (text.size() > most_text)
+      return fail(Errc::invalid_argument, "text: " + std::to_string(text.size()) + " bytes are more than the " +
+                                              std::to_string(most_text) + " that one call takes");
+    const SpecialMatcher& specials = parse_special ? all_specials_ : user_defined_;
+    const std::size_t before = out.size();
+    Scratch scratch;
+    for (std::size_t at = 0; at < text.size();) {
+      const SpecialMatcher::Match match = specials.next(text, at);
+      if (auto done = encode_plain(text.substr(at, match.begin - at), scratch, out); !done) {
+        out.resize(before);
+        return done;
+      }
+      if (match.id >= 0) out.push_back(match.id);
+      at = match.end;
+    }
+    return {};
+  }
+  Expected<std::vector<std::int32_t>> encode(std::string_view text, bool parse_special = false) const {
+    std::vector<std::int32_t> ids;
+    POCKET_CHECK(encode(text, parse_special, ids));
+    return ids;
+  }
+
+  // The bytes that a token stands for. A control token stands for none, or with `with_control` for its own text; an id
+  // outside the vocabulary for none. The view lives as long as the tokenizer.
+  std::string_view token_bytes(std::int32_t id, bool with_control = false) const noexcept {
+    if (!has_id(id) || (!with_control && is_control(id))) return {};
+    const auto i = static_cast<std::size_t>(id);
+    return std::string_view(bytes_).substr(ends_[i], ends_[i + 1] - ends_[i]);
+  }
+  std::string decode(std::span<const std::int32_t> ids, bool with_control = false) const {
+    std::string text;
+    for (const std::int32_t id : ids) text.append(token_bytes(id, with_control));
+    return text;
+  }
+
+  // The token with exactly these bytes (for a control or user-defined token: this text), special ones first. Fast for
+  // those; for ordinary ones it walks the vocabulary.
+  std::optional<std::int32_t> find(std::string_view bytes) const noexcept {
+    if (const auto special = find_special(bytes)) return special;
+    for (std::size_t i = 0; i < types_.size(); ++i)
+      if (ends_[i + 1] - ends_[i] == bytes.size() && std::string_view(bytes_).substr(ends_[i], bytes.size()) == bytes)
+        return static_cast<std::int32_t>(i);
+    return std::nullopt;
+  }
+  std::optional<std::int32_t> find_special(std::string_view text) const noexcept { return all_specials_.find(text); }
+
+  bool has_id(std::int32_t id) const noexcept { return id >= 0 && static_cast<std::size_t>(id) < types_.size(); }
+  TokenType type(std::int32_t id) const noexcept {
+    return has_id(id) ? types_[static_cast<std::size_t>(id)] : TokenType::undefined;
+  }
+  // Control tokens, and the one for unknown text: they mark, and stand for no text of their own.
+  bool is_control(std::int32_t id) const noexcept {
+    return type(id) == TokenType::control || type(id) == TokenType::unknown;
+  }
+  bool has_byte(unsigned char byte) const noexcept { return byte_ids_[byte] >= 0; }
+  std::size_t vocab_size() const noexcept { return types_.size(); }
+  // Heap bytes of the tables, which live as long as the tokenizer (special tokens' few kilobytes not counted).
+  std::size_t memory_bytes() const noexcept {
+    return bytes_.capacity() + ends_.capacity() * sizeof ends_[0] + types_.capacity() + merges_.bytes();
+  }
+
+  std::optional<std::int32_t> bos() const noexcept { return bos_; }
+  std::optional<std::int32_t> eos() const noexcept { return eos_; }
+  std::optional<std::int32_t> eot() const noexcept { return eot_; }
+  std::optional<std::int32_t> unknown() const noexcept { return unknown_; }
+  std::optional<std::int32_t> padding() const noexcept { return padding_; }
+  bool add_bos() const noexcept { return add_bos_; }
+
+ private:
+  static constexpr std::size_t most_text = std::size_t{1} << 31;
+
+  // Spelling to id, for as long as create() runs: a third of std::unordered_map's memory.
+  class Index {
+   public:
+    explicit Index(std::span<const std::string_view> tokens)
+        : tokens_(tokens), slots_(std::bit_ceil(tokens.size() * 2), -1) {
+      for (std::size_t i = 0; i < tokens.size(); ++i) slots_[slot_of(tokens[i])] = static_cast<std::int32_t>(i);
+    }
+    // -1 if there is none. Of equal spellings the last counts, as in llama.cpp.
+    std::int32_t find(std::string_view spelling) const noexcept { return slots_[slot_of(spelling)]; }
+
+   private:
+    std::size_t slot_of(std::string_view spelling) const noexcept {
+      const std::size_t mask = slots_.size() - 1;
+      std::size_t i = std::hash<std::string_view>{}(spelling)&mask;
+      while (slots_[i] >= 0 && tokens_[static_cast<std::size_t>(slots_[i])] != spelling) i = (i + 1) & mask;
+      return i;
+    }
+    std::span<const std::string_view> tokens_;
+    std::vector<std::int32_t> slots_;
+  };
+
+  explicit Tokenizer(PreTokenizer pre) : pre_(std::move(pre)) { byte_ids_.fill(-1); }
+
+  static Expected<void> check(const TokenizerData& data) {
+    const std::size_t n = data.tokens.size();
+    if (n == 0 || n > most_tokens)
+      return fail(Errc::malformed, "tokenizer.ggml.tokens: " + std::to_string(n) + " tokens; 1 to " +
+                                       std::to_string(most_tokens) + " were expected");
+    if (!data.types.empty() && data.types.size() != n)
+      return fail(Errc::malformed, "tokenizer.ggml.token_type: " + std::to_string(data.types.size()) +
+                                       " entries; one for each of the " + std::to_string(n) + " tokens was expected");
+    for (std::size_t i = 0; i < data.types.size(); ++i)
+      if (data.types[i] > TokenType::byte)
+        return fail(Errc::malformed, "tokenizer.ggml.token_type: token " + std::to_string(i) + " has type " +
+                                         std::to_string(static_cast<int>(data.types[i])) + "; 0 to 6 was expected");
+    if (data.merges.size() > most_tokens)
+      return fail(Errc::malformed, "tokenizer.ggml.merges: " + std::to_string(data.merges.size()) +
+                                       " entries; at most " + std::to_string(most_tokens) + " were expected");
+    // Their sizes are added up in 32 bits.
+    std::size_t total = 0;
+    for (const std::string_view token : data.tokens) {
+      total += token.size();
+      if (token.size() > most_text || total > most_text)
+        return fail(Errc::malformed, "tokenizer.ggml.tokens: more than 2^31 bytes of text");
+    }
+    const std::pair<const char*, std::optional<std::int32_t>> named[] = {
+        {"bos", data.bos}, {"eos", data.eos}, {"eot", data.eot}, {"unknown", data.unknown}, {"padding", data.padding}};
+    for (const auto& [name, id] : named)
+      if (id && (*id < 0 || static_cast<std::size_t>(*id) >= n))
+        return fail(Errc::malformed, "tokenizer.ggml." + std::string(name) + "_token_id: " + std::to_string(*id) +
+                                         "; an id below " + std::to_string(n) + " was expected");
+    return {};
+  }
+
+  void set_bytes(const TokenizerData& data) {
+    types_ = data.types;
+    types_.resize(data.tokens.size(), TokenType::normal);
+    ends_.reserve(types_.size() + 1);
+    ends_.push_back(0);
+    for (std::size_t i = 0; i < types_.size(); ++i) {
+      // A token outside the alphabet can come from no merge; it keeps its own text.
+      const bool as_text = is_special(types_[i]) || !append_spelled_bytes(data.tokens[i], bytes_);
+      if (as_text) bytes_.append(data.tokens[i]);
+      ends_.push_back(static_cast<std::uint32_t>(bytes_.size()));
+    }
+    bytes_.shrink_to_fit();
+  }
+
+  Expected<void> set_byte_ids(const Index& index) {
+    for (unsigned b = 0; b < 256; ++b) {
+      byte_ids_[b] = index.find(spell_byte(static_cast<unsigned char>(b)));
+      if (byte_ids_[b] < 0 && (b == '\n' || (b >= 0x20 && b <= 0x7e)))
+        return fail(Errc::unsupported, "tokenizer.ggml.tokens: no token for byte " + std::to_string(b) +
+                                           "; a byte-level vocabulary (tokenizer.ggml.model \"gpt2\") was expected");
+    }
+    return {};
+  }
+
+  Expected<void> set_merges(const TokenizerData& data, const Index& index) {
+    merges_ = MergeTable(data.merges.size());
+    std::string joined;
+    for (std::size_t rank = 0; rank < data.merges.size(); ++rank) {
+      const std::string_view merge = data.merges[rank];
+      // The alphabet has no space, so that the first one divides; not at the very front, where it would be the token.
+      const std::size_t space = merge.find(' ', 1);
+      const auto wrong = [&](const std::string& what) {
+        return fail(Errc::malformed, "tokenizer.ggml.merges: entry " + std::to_string(rank) + ", \"" +
+                                         std::string(merge.substr(0, 200)) + "\", " + what);
+      };
+      if (space == std::string_view::npos) return wrong("has no space between two tokens");
+      const std::string_view left = merge.substr(0, space), right = merge.substr(space + 1);
+      joined.assign(left).append(right);
+      const MergeTable::Merge m{index.find(left), index.find(right), index.find(joined),
+                                static_cast<std::uint32_t>(rank)};
+      if (m.left < 0 || m.right < 0) return wrong("names a token that the vocabulary lacks");
+      if (m.merged < 0) return wrong("gives a token that the vocabulary lacks");
+      merges_.insert(m);
+    }
+    return {};
+  }
+
+  void set_specials(const TokenizerData& data) {
+    std::vector<std::pair<std::string, std::int32_t>> all, user;
+    for (std::size_t i = 0; i < types_.size(); ++i) {
+      if (!is_special(types_[i])) continue;
+      all.emplace_back(data.tokens[i], static_cast<std::int32_t>(i));
+      if (types_[i] == TokenType::user_defined) user.push_back(all.back());
+    }
+    all_specials_ = SpecialMatcher(std::move(all));
+    user_defined_ = SpecialMatcher(std::move(user));
+  }
+
+  static bool is_special(TokenType type) noexcept {
+    return type == TokenType::control || type == TokenType::unknown || type == TokenType::user_defined;
+  }
+
+  // What one call of encode() works with.
+  struct Scratch {
+    BpeMerger merger;
+    RecentPieces recent;
+  };
+
+  Expected<void> encode_plain(std::string_view text, Scratch& scratch, std::vector<std::int32_t>& out) const {
+    return pre_.split(text, [&](std::string_view piece) {
+      if (scratch.recent.copy(piece, out)) return;
+      const std::size_t begin = out.size();
+      encode_piece(piece, scratch.merger, out);
+      scratch.recent.remember(piece, begin, out.size() - begin);
+    });
+  }
+
+  void encode_piece(std::string_view piece, BpeMerger& merger, std::vector<std::int32_t>& out) const {
+    const std::size_t begin = out.size();
+    bool complete = true;
+    for (const char c : piece) {
+      out.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+      complete = complete && out.back() >= 0;
+    }
+    out.resize(begin + merger.merge(out.data() + begin, piece.size(), merges_));
+    // Bytes without a token go only now: what stood on either side of one must not merge.
+    if (!complete) out.erase(std::remove(out.begin() + static_cast<std::ptrdiff_t>(begin), out.end(), -1), out.end());
+  }
+
+  PreTokenizer pre_;
+  MergeTable merges_;
+  std::array<std::int32_t, 256> byte_ids_;
+  std::string bytes_;                // of all tokens, in the order of their ids
+  std::vector<std::uint32_t> ends_;  // token i's bytes are [ends_[i], ends_[i + 1])
+  std::vector<TokenType> types_;
+  SpecialMatcher user_defined_, all_specials_;  // the second: control and unknown tokens as well
+  std::optional<std::int32_t> bos_, eos_, eot_, unknown_, padding_;
+  bool add_bos_ = false;
+};
+
+POCKET_NAMESPACE_END
+
+#endif
