@@ -30,14 +30,23 @@ std::size_t allocated = 0;  // bytes asked for since it was last set to 0, wheth
 
 }  // namespace
 
-// Not inlined: the compiler would see malloc and delete, or new and free, meet.
-POCKET_NOINLINE void* operator new(std::size_t size) {
+// Every form is replaced, since a sanitiser pairs them; not inlined, or the compiler would see malloc and delete meet.
+POCKET_NOINLINE void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   allocated += size;
-  if (void* const p = std::malloc(size == 0 ? 1 : size)) return p;
+  return std::malloc(size == 0 ? 1 : size);
+}
+POCKET_NOINLINE void* operator new(std::size_t size) {
+  if (void* const p = operator new(size, std::nothrow)) return p;
   throw std::bad_alloc();
 }
+void* operator new[](std::size_t size) { return operator new(size); }
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return operator new(size, std::nothrow); }
 POCKET_NOINLINE void operator delete(void* p) noexcept { std::free(p); }
-POCKET_NOINLINE void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t) noexcept { operator delete(p); }
+void operator delete(void* p, const std::nothrow_t&) noexcept { operator delete(p); }
+void operator delete[](void* p) noexcept { operator delete(p); }
+void operator delete[](void* p, std::size_t) noexcept { operator delete(p); }
+void operator delete[](void* p, const std::nothrow_t&) noexcept { operator delete(p); }
 
 namespace {
 
