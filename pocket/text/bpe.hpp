@@ -18,7 +18,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
-// (left id, right id) -> (rank, merged id): open addressing, at most half full, 16 bytes a slot.
+// (left id, right id) -> (rank, merged id): open addressing, at most two thirds full, 16 bytes a slot.
 class MergeTable {
  public:
   static constexpr std::uint32_t none = 0xffffffffu;  // the rank of a pair that does not merge
@@ -30,7 +30,7 @@ class MergeTable {
   MergeTable() : MergeTable(0) {}
   // merges: how many will be inserted, at most 2^30.
   explicit MergeTable(std::size_t merges)
-      : slots_(std::bit_ceil((std::max)(merges * 2, std::size_t{2}))), shift_(64 - std::countr_zero(slots_.size())) {}
+      : slots_(std::bit_ceil(merges + merges / 2 + 2)), shift_(64 - std::countr_zero(slots_.size())) {}
 
   // Each rank belongs to one pair. Of two merges of one pair, the first inserted stays.
   void insert(const Merge& merge) noexcept {
@@ -42,7 +42,7 @@ class MergeTable {
   std::size_t bytes() const noexcept { return slots_.size() * sizeof(Merge); }
 
  private:
-  // The pair's slot, or the empty one where it would stand. There always is one: the table is at most half full.
+  // The pair's slot, or the empty one where it would stand. There always is one: the table is never full.
   std::size_t slot_of(std::int32_t left, std::int32_t right) const noexcept {
     const std::uint64_t key =
         static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 | static_cast<std::uint32_t>(right);
@@ -67,7 +67,7 @@ class BpeMerger {
   }
 
  private:
-  // Words are mostly under 16 bytes. At 32 the scans cost what the heap does (both some 2 µs), beyond it the heap wins.
+  // Words are mostly under 16 bytes, where a scan of the ranks is one or two cache lines.
   static constexpr std::size_t short_length = 32;
   struct Node {
     std::int32_t id;
