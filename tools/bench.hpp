@@ -1,0 +1,127 @@
+// pocket bench: llama-bench's protocol (a warm-up, then runs; prefill from an empty cache, decode at a given depth; no
+// sampler in the timing) beside the wall, which is measured in the same process, in turn with the engine.
+#ifndef POCKET_TOOLS_BENCH_HPP
+#define POCKET_TOOLS_BENCH_HPP
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bench/read_bandwidth.hpp"
+#include "common.hpp"
+
+namespace tools {
+
+struct BenchOptions {
+  std::size_t prompt = 512, generate = 128, depth = 0, batch = 128;
+  int repeat = 5;
+};
+
+struct Spread {
+  double median, min, max;
+};
+inline Spread spread(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  const std::size_t n = v.size();
+  return {n % 2 != 0 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2, v.front(), v.back()};
+}
+
+inline int run_bench(const RunOptions& run, const BenchOptions& o, bool as_json) {
+  auto pool = value_or_die(ThreadPool::create(run.threads));
+  const OpenModel open = value_or_die(open_model(find_model(run.model), *pool, false));
+  const LoadedModel& m = open.model;
+  SessionShape shape;
+  shape.context = (std::max)(o.prompt, o.depth + o.generate);
+  shape.batch = o.batch;
+  shape.activations = activation_form(run.activations);
+  CpuBackend::Options backend;
+  backend.executor = pool.get();
+  backend.kernels = choose_kernels(run.isa);
+  auto session = value_or_die(Transformer<RuntimeSpec>::create(m.spec, m.weights, shape, backend));
+  auto wall = value_or_die(bench::ReadBandwidth::create(m.weight_bytes));
+
+  std::vector<std::int32_t> tokens(shape.context);
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<std::int32_t>((i * 2654435761u + 300) % m.spec.vocab);
+  std::vector<double> prefill, decode, read;
+  const auto forward = [&](std::size_t from, std::size_t count) {
+    check_or_die(session.forward(std::span(tokens).subspan(from, count)));
+  };
+  constexpr int reads_per_stage = 2;
+  const auto measure_wall = [&] {
+    for (int i = 0; i < reads_per_stage; ++i) read.push_back(wall.measure(*pool));
+  };
+  for (int r = -1; r < o.repeat; ++r) {  // run -1 warms up
+    if (!as_json) std::fprintf(stderr, "\r%s %d of %d ", r < 0 ? "warm-up" : "run", r < 0 ? 1 : r + 1, r < 0 ? 1 : o.repeat);
+    if (r >= 0) measure_wall();
+    check_or_die(session.rewind(0));
+    if (o.prompt > 0) {
+      const double start = bench::now();
+      forward(0, o.prompt);
+      if (r >= 0) prefill.push_back(static_cast<double>(o.prompt) / (bench::now() - start));
+    }
+    if (o.generate > 0) {
+      if (o.prompt >= o.depth) {
+        check_or_die(session.rewind(o.prompt > 0 ? o.depth : 0));
+      } else {
+        forward(o.prompt, o.depth - o.prompt);
+      }
+      if (r >= 0) measure_wall();
+      const std::size_t count = r < 0 ? (std::min<std::size_t>)(8, o.generate) : o.generate;
+      const double start = bench::now();
+      for (std::size_t i = 0; i < count; ++i) forward(o.depth + i, 1);
+      if (r >= 0) decode.push_back(static_cast<double>(count) / (bench::now() - start));
+    }
+    if (r >= 0) measure_wall();
+  }
+  if (!as_json) std::fprintf(stderr, "\r                    \r");
+
+  // Every tile once; of the embedding apart from a tied head, one row. Keys and values at the mean depth.
+  std::size_t weights = m.weight_bytes;
+  if (!m.tied) weights -= m.weights.embedding.bytes();
+  const std::size_t kv_per_position = KvCache::values(m.spec, 16) / 16 * sizeof(f16);
+  const double bytes = static_cast<double>(weights) + static_cast<double>(kv_per_position) *
+                                                          (static_cast<double>(o.depth) + static_cast<double>(o.generate) / 2);
+  const Spread w = spread(read);
+  const char* isa = session.backend().kernels().name;
+  const auto to_json = [](const Spread& s) { return nlohmann::ordered_json{{"median", s.median}, {"min", s.min}, {"max", s.max}}; };
+  nlohmann::ordered_json j;
+  j["model"] = m.name;
+  j["isa"] = isa;
+  j["activations"] = name_of(shape.activations);
+  j["threads"] = pool->concurrency();
+  j["prompt"] = o.prompt;
+  j["generate"] = o.generate;
+  j["depth"] = o.depth;
+  j["batch"] = session.shape().batch;
+  j["repeat"] = o.repeat;
+  if (!prefill.empty()) j["prefill"] = to_json(spread(prefill));
+  if (!decode.empty()) {
+    const Spread d = spread(decode);
+    j["decode"] = to_json(d);
+    j["bytes_per_token"] = bytes;
+    j["wall_share"] = d.median * bytes / (w.median * 1e9);
+  }
+  j["read_gb_per_s"] = to_json(w);
+  if (as_json) {
+    std::printf("%s\n", j.dump(2).c_str());
+    return 0;
+  }
+  std::printf("%s: %s, activations %s, %u thread%s, %d runs\n", m.name.c_str(), isa, name_of(shape.activations),
+              pool->concurrency(), pool->concurrency() == 1 ? "" : "s", o.repeat);
+  const auto row = [](const char* what, const Spread& s, const char* unit) {
+    std::printf("  %-28s %9.1f %s   (%.1f to %.1f)\n", what, s.median, unit, s.min, s.max);
+  };
+  if (!prefill.empty()) row(("prefill of " + std::to_string(o.prompt)).c_str(), spread(prefill), "tokens/s");
+  if (!decode.empty()) row(("decode of " + std::to_string(o.generate) + " at depth " + std::to_string(o.depth)).c_str(), spread(decode), "tokens/s");
+  row("wall: reads of the weights", w, "GB/s");
+  if (!decode.empty())
+    std::printf("  %-28s %9.2f          (%.1f MB a token)\n", "decode's share of the wall", j["wall_share"].get<double>(), bytes * 1e-6);
+  return 0;
+}
+
+}  // namespace tools
+
+#endif

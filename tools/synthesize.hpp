@@ -1,0 +1,101 @@
+// pocket synthesize: a package of a known shape with seeded random weights, for speed and memory. The same seed gives the
+// same file on every machine.
+#ifndef POCKET_TOOLS_SYNTHESIZE_HPP
+#define POCKET_TOOLS_SYNTHESIZE_HPP
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "common.hpp"
+
+namespace tools {
+
+struct SynthesizeOptions {
+  std::string spec = "mnn-pocket-0.3b", out;
+  std::uint64_t seed = 1;
+  bool force = false;
+};
+
+// Steele's splitmix64.
+class SplitMix {
+ public:
+  explicit SplitMix(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t next() {
+    std::uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  float uniform() { return static_cast<float>(next() >> 40) * 0x1p-24f; }  // [0, 1)
+
+ private:
+  std::uint64_t state_;
+};
+
+// Codes are uniform over 0..15 (standard deviation 4.61), scales vary by a quarter around what gives the weights a
+// standard deviation of `deviation`, and the minimum is -7.5 scales.
+inline void random_block(SplitMix& random, float deviation, std::size_t k, std::byte* out) {
+  for (std::size_t t = 0; t < div_up(k, tile_cols); ++t, out += W4G64::bytes) {
+    for (std::size_t r = 0; r < tile_rows; ++r) {
+      const f16 scale = to_f16(deviation / 4.61f * (0.75f + 0.5f * random.uniform()));
+      const f16 minimum = to_f16(-7.5f * to_float(scale));
+      std::memcpy(out + W4G64::scales_offset(0) + 2 * r, &scale, 2);
+      std::memcpy(out + W4G64::minima_offset(0) + 2 * r, &minimum, 2);
+    }
+    for (std::size_t i = W4G64::codes_offset; i < W4G64::bytes; i += 8) {
+      const std::uint64_t codes = random.next();
+      std::memcpy(out + i, &codes, 8);
+    }
+  }
+}
+
+inline int synthesize(const SynthesizeOptions& o) {
+  const RuntimeSpec spec = o.spec == "qwen3-0.6b" ? runtime_spec(Qwen3_06B{}) : runtime_spec(MnnPocket03B{});
+  std::error_code error;
+  std::filesystem::create_directories(o.out, error);
+  if (error) die({Errc::io, o.out + ": cannot create the directory: " + error.message()});
+  SafetensorsWriter writer;
+  // Qwen3's own constants: the published model's are not at hand, and speed and memory do not depend on them.
+  check_or_die(begin_package(writer, spec, "qwen3", 1e-6f, 1e6, WeightFormat::w4_g64, package_path(o.out), o.force));
+  SplitMix seeds(o.seed);
+  HostWeights names;
+  names.layers.resize(spec.layers);
+  const std::size_t total = weight_bytes(spec, WeightFormat::w4_g64);
+  std::size_t done = 0;
+  const auto progress = [&](std::size_t bytes) {
+    const std::size_t before = done * 20 / total;
+    done += bytes;
+    if (done * 20 / total != before) std::fprintf(stderr, "\rwriting %s: %zu %%", o.out.c_str(), done * 100 / total);
+  };
+  const auto matrix = [&](const std::string& name, PackedMatrix&, std::size_t n, std::size_t k) -> Expected<void> {
+    SplitMix random(seeds.next());
+    const float deviation = name == "embedding" ? 1.0f : 1.0f / std::sqrt(static_cast<float>(k));
+    std::vector<std::byte> block(packed_bytes(WeightFormat::w4_g64, tile_rows, k));
+    for (std::size_t b = 0; b < div_up(n, tile_rows); ++b) {
+      random_block(random, deviation, k, block.data());
+      POCKET_CHECK(writer.append(name, block));
+      progress(block.size());
+    }
+    return {};
+  };
+  const auto vector = [&](const std::string& name, const float*&, std::size_t n) -> Expected<void> {
+    SplitMix random(seeds.next());
+    std::vector<float> gamma(n);
+    for (float& g : gamma) g = 0.9f + 0.2f * random.uniform();
+    progress(n * sizeof(float));
+    return writer.append(name, std::as_bytes(std::span(gamma)));
+  };
+  check_or_die(pocket::detail::for_each_tensor(spec, names, true, matrix, vector));
+  check_or_die(writer.finish());
+  std::fprintf(stderr, "\n");
+  std::printf("%s: %.1f MB of weights in shape %s, seed %llu (random: it will not make sense)\n", package_path(o.out).c_str(),
+              static_cast<double>(total) * 1e-6, o.spec.c_str(), static_cast<unsigned long long>(o.seed));
+  return 0;
+}
+
+}  // namespace tools
+
+#endif
