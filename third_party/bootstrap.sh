@@ -149,7 +149,7 @@ fetch_model() {
 
 if ! command -v dpkg-query >/dev/null 2>&1 || ! command -v apt-get >/dev/null 2>&1; then
   complain "this script knows Debian 12 and its relatives only. Elsewhere install a C++20 compiler (GCC 12 or Clang 19),
-  Meson 1.0, Ninja, pkg-config, xsimd 8, Highway 1.0, nlohmann-json 3, PCRE2 10, and for the tests Catch2 2.13,
+  Meson 1.0, Ninja, pkg-config, xsimd 8, Highway 1.0, nlohmann-json 3, PCRE2 10, CLI11 2, and for the tests Catch2 2.13,
   Eigen 3.4 and Google Benchmark; then run meson yourself."
   exit 1
 fi
