@@ -650,6 +650,14 @@ TEST_CASE("safetensors: gaps, overlaps and names that occur twice") {
   require_header_refused(R"({"__metadata__":{},"__metadata__":{}})", 0, {"'__metadata__'", "twice"});
 }
 
+TEST_CASE("safetensors: many tiny entries cost a small multiple of the header") {
+  std::string metadata = R"({"__metadata__":{"a":"")", shape = R"({"w":{"shape":[0)";
+  for (int i = 0; i < 100'000; ++i) metadata += R"(,"":"")";
+  for (int i = 0; i < 100'000; ++i) shape += ",0";
+  require_header_refused(metadata + "}}", 0, {"metadata ''", "twice"});
+  require_header_refused(shape + "]}}", 0, {"'w'", "dimensions"}, Errc::unsupported);
+}
+
 // --- safetensors, writing
 
 TEST_CASE("the safetensors writer's file reads back, aligned and the same every time") {

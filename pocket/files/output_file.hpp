@@ -115,8 +115,8 @@ class OutputFile {
       ::unlink(temporary_.c_str());
       return true;
     }
-    if (errno == EEXIST) return false;
-    struct stat about{};  // a file system without hard links: look, then rename, with the race that this implies
+    // So it has, or the file system has no hard links: look, then rename, with the race that this implies.
+    struct stat about{};
     if (::lstat(path_.c_str(), &about) == 0) {
       errno = EEXIST;
       return false;
@@ -126,7 +126,7 @@ class OutputFile {
 
   // So that the new name survives a power cut too. The content is safe already; a file system that cannot sync a
   // directory is no reason to call the write failed.
-  void sync_directory() const noexcept {
+  void sync_directory() const {
     const auto slash = path_.rfind('/');
     const std::string directory = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
     const int descriptor = ::open(directory.c_str(), O_RDONLY | O_CLOEXEC);

@@ -99,7 +99,7 @@ class SafetensorsFile {
 // if all tensors before it have sizes that are.
 class SafetensorsWriter {
  public:
-  static constexpr std::uint64_t alignment = 64;  // bytes, of the data's start in the file
+  static constexpr std::size_t alignment = 64;  // bytes, of the data's start in the file
 
   // Both UTF-8; a key only once.
   Expected<void> add_metadata(std::string key, std::string value) {

@@ -231,14 +231,14 @@ inline std::optional<std::string> uncovered(const SafetensorsHeader& header, std
   std::sort(order.begin(), order.end(), [](const SafetensorsTensor* a, const SafetensorsTensor* b) {
     return a->begin != b->begin ? a->begin < b->begin : a->end < b->end;
   });
+  const auto place = [](const SafetensorsTensor& t) { return "tensor " + in_quotes(t.name) + ": data_offsets: "; };
   std::uint64_t covered = 0;
   for (const SafetensorsTensor* t : order) {
-    const std::string place = "tensor " + in_quotes(t->name) + ": data_offsets: ";
     if (t->begin != covered)
-      return place + "begin is " + std::to_string(t->begin) + ", expected " + std::to_string(covered) +
+      return place(*t) + "begin is " + std::to_string(t->begin) + ", expected " + std::to_string(covered) +
              (t->begin < covered ? ": it overlaps another tensor" : ": the bytes between belong to no tensor");
     if (t->end > data_bytes)
-      return place + "end is " + std::to_string(t->end) + ", the file has " + std::to_string(data_bytes) +
+      return place(*t) + "end is " + std::to_string(t->end) + ", the file has " + std::to_string(data_bytes) +
              " bytes of data";
     covered = t->end;
   }
