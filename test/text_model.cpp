@@ -1,5 +1,5 @@
-// The tokenizer with a real vocabulary, against llama.cpp's tokens (test/peer/tokens.py). Needs the model's file:
-// POCKET_TEST_MODEL=.../SmolLM2-135M-Instruct.Q4_1.gguf. Without it nothing is checked, and that is said.
+// The tokenizer with a real vocabulary, against llama.cpp's tokens (test/peer/tokens.py). Needs the model's file
+// (model_file.hpp); without it nothing is checked, and that is said.
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <cstdio>
@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "model_file.hpp"
 #include "pocket/files/gguf_tokenizer.hpp"
 #include "pocket/text/utf8_stream.hpp"
 
@@ -20,12 +21,9 @@ namespace {
 
 // The file, if it is there and its vocabulary is the fixture's.
 std::optional<GgufFile> open_model() {
-  const char* path = std::getenv("POCKET_TEST_MODEL");
-  if (path == nullptr || *path == '\0') {
-    std::puts("skipped: no model (POCKET_TEST_MODEL)");
-    return std::nullopt;
-  }
-  auto file = GgufFile::open(path);
+  const auto path = test::model_file();
+  if (!path) return std::nullopt;
+  auto file = GgufFile::open(*path);
   if (!file) FAIL(file.error().message);
   const auto pre = file->string_value("tokenizer.ggml.pre");
   const auto tokens = file->string_array("tokenizer.ggml.tokens");
