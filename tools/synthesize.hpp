@@ -3,6 +3,8 @@
 #ifndef POCKET_TOOLS_SYNTHESIZE_HPP
 #define POCKET_TOOLS_SYNTHESIZE_HPP
 
+#include <unistd.h>
+
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -59,16 +61,19 @@ inline int synthesize(const SynthesizeOptions& o) {
   if (error) die({Errc::io, o.out + ": cannot create the directory: " + error.message()});
   SafetensorsWriter writer;
   // Qwen3's own constants: the published model's are not at hand, and speed and memory do not depend on them.
-  check_or_die(begin_package(writer, spec, "qwen3", 1e-6f, 1e6, WeightFormat::w4_g64, package_path(o.out), o.force));
+  const std::string path = package_path(o.out);
+  if (!o.force && std::filesystem::exists(path)) die({Errc::io, path + " exists already; --force replaces it"});
+  check_or_die(begin_package(writer, spec, "qwen3", 1e-6f, 1e6, WeightFormat::w4_g64, path, o.force));
   SplitMix seeds(o.seed);
   HostWeights names;
   names.layers.resize(spec.layers);
   const std::size_t total = weight_bytes(spec, WeightFormat::w4_g64);
   std::size_t done = 0;
+  const bool terminal = isatty(STDERR_FILENO) != 0;
   const auto progress = [&](std::size_t bytes) {
     const std::size_t before = done * 20 / total;
     done += bytes;
-    if (done * 20 / total != before) std::fprintf(stderr, "\rwriting %s: %zu %%", o.out.c_str(), done * 100 / total);
+    if (terminal && done * 20 / total != before) std::fprintf(stderr, "\rwriting %s: %zu %%", o.out.c_str(), done * 100 / total);
   };
   const auto matrix = [&](const std::string& name, PackedMatrix&, std::size_t n, std::size_t k) -> Expected<void> {
     SplitMix random(seeds.next());
@@ -90,7 +95,7 @@ inline int synthesize(const SynthesizeOptions& o) {
   };
   check_or_die(pocket::detail::for_each_tensor(spec, names, true, matrix, vector));
   check_or_die(writer.finish());
-  std::fprintf(stderr, "\n");
+  if (terminal) std::fprintf(stderr, "\r");
   std::printf("%s: %.1f MB of weights in shape %s, seed %llu (random: it will not make sense)\n", package_path(o.out).c_str(),
               static_cast<double>(total) * 1e-6, o.spec.c_str(), static_cast<unsigned long long>(o.seed));
   return 0;

@@ -137,13 +137,15 @@ class GgufModelLoader {
     if (!file_.has(key(suffix))) return {};
     POCKET_TRY(found, file_.unsigned_value(key(suffix)));
     if (found == value) return {};
-    return refuse(key(suffix) + " is " + std::to_string(found) + "; this version runs " + std::to_string(value) + " only");
+    return refuse(key(suffix) + " is " + std::to_string(found) + "; this version runs " + std::to_string(value) +
+                  " only");
   }
 
   Expected<void> read_spec() {
     POCKET_TRY(architecture, file_.string_value("general.architecture"));
     if (architecture != "llama" && architecture != "qwen3")
-      return refuse("general.architecture is '" + std::string(architecture.substr(0, 64)) + "'; this version runs llama and qwen3");
+      return refuse("general.architecture is '" + std::string(architecture.substr(0, 64)) +
+                    "'; this version runs llama and qwen3");
     model_.architecture = std::string(architecture);
     RuntimeSpec& s = model_.spec;
     POCKET_TRY(layers, size("block_count"));
@@ -177,7 +179,9 @@ class GgufModelLoader {
     POCKET_CHECK(only("attention.sliding_window", 0));
     if (file_.has(key("rope.scaling.type"))) {
       POCKET_TRY(scaling, file_.string_value(key("rope.scaling.type")));
-      if (scaling != "none") return refuse(key("rope.scaling.type") + " is '" + std::string(scaling.substr(0, 64)) + "'; this version runs none");
+      if (scaling != "none")
+        return refuse(key("rope.scaling.type") + " is '" + std::string(scaling.substr(0, 64)) +
+                      "'; this version runs none");
     }
     POCKET_TRY(epsilon, file_.float_value(key("attention.layer_norm_rms_epsilon")));
     model_.weights.rms_epsilon = static_cast<float>(epsilon);
@@ -194,8 +198,8 @@ class GgufModelLoader {
     const GgufTensor* t = found;
     if (t->dims != std::array<std::uint64_t, 4>{k, n, 1, 1})
       return fail(Errc::malformed, file_.name() + ": tensor '" + name + "' is " + std::to_string(t->dims[1]) + " x " +
-                                       std::to_string(t->dims[0]) + ", the metadata asks for " + std::to_string(n) + " x " +
-                                       std::to_string(k));
+                                       std::to_string(t->dims[0]) + ", the metadata asks for " + std::to_string(n) +
+                                       " x " + std::to_string(k));
     ++used_;
     return t;
   }
@@ -235,7 +239,9 @@ class GgufModelLoader {
       auto& layer = w.layers[l];
       POCKET_CHECK(add(layer.attention_norm, at + "attn_norm.weight", s.hidden));
       POCKET_CHECK(add(layer.qkv,
-                       {{at + "attn_q.weight", q_width(s)}, {at + "attn_k.weight", kv_width(s)}, {at + "attn_v.weight", kv_width(s)}},
+                       {{at + "attn_q.weight", q_width(s)},
+                        {at + "attn_k.weight", kv_width(s)},
+                        {at + "attn_v.weight", kv_width(s)}},
                        s.hidden, GgufMatrix::Order::stacked, rotary));
       if (s.qk_norm) {
         POCKET_CHECK(add(layer.q_norm, at + "attn_q_norm.weight", s.head_dim));
@@ -260,7 +266,9 @@ class GgufModelLoader {
       for (const GgufMatrix& m : matrices_)
         for (const GgufTensor* p : m.parts) known = known || p == &t;
       for (const GgufVector& v : vectors_) known = known || v.tensor == &t;
-      if (!known) return refuse("tensor '" + std::string(t.name.substr(0, 64)) + "' has no place in the " + model_.architecture + " graph");
+      if (!known)
+        return refuse("tensor '" + std::string(t.name.substr(0, 64)) + "' has no place in the " + model_.architecture +
+                      " graph");
     }
     return {};
   }
@@ -274,7 +282,8 @@ class GgufModelLoader {
       floats = floats && gguf_is_float(p->type);
     }
     if (!q4 && !q8 && !floats)
-      return refuse("tensors '" + std::string(m.parts[0]->name) + "' and those fused with it have element types that do not go together");
+      return refuse("tensors '" + std::string(m.parts[0]->name) +
+                    "' and those fused with it have element types that do not go together");
     if (q8) m.format = WeightFormat::w8_g32;
     if (q4) m.format = groups_merge(m) ? WeightFormat::w4_g64 : WeightFormat::w4_g32;
     model_.quantized_here = model_.quantized_here || floats;
@@ -322,7 +331,8 @@ class GgufModelLoader {
       for (std::size_t b = task * step; b < packed.row_blocks() && b < (task + 1) * step; ++b) {
         block.clear();
         for (std::size_t r = 0; r < tile_rows && b * tile_rows + r < m.n; ++r)
-          if (auto done = fill_row(m.source(b * tile_rows + r), m, block, r, floats); !done) results[worker] = std::move(done);
+          if (auto done = fill_row(m.source(b * tile_rows + r), m, block, r, floats); !done)
+            results[worker] = std::move(done);
         pack_block(block, out + b * packed.block_bytes());
       }
     });
@@ -330,13 +340,15 @@ class GgufModelLoader {
     return {};
   }
 
-  Expected<void> fill_row(const GgufRow& source, const GgufMatrix& m, RowBlock& block, std::size_t r, std::vector<float>& floats) {
+  Expected<void> fill_row(const GgufRow& source, const GgufMatrix& m, RowBlock& block, std::size_t r,
+                          std::vector<float>& floats) {
     const GgufType type = source.tensor->type;
     const std::byte* row = gguf_row_bytes(source).data();
     if (gguf_is_float(type)) {
       for (std::size_t i = 0; i < m.k; ++i) floats[i] = gguf_float(type, row, i);
       if (auto done = quantize_rows({floats.data(), 1, m.k, m.k}, block, r); !done)
-        return fail(Errc::unsupported, file_.name() + ": tensor '" + std::string(source.tensor->name) + "': " + done.error().message);
+        return fail(Errc::unsupported,
+                    file_.name() + ": tensor '" + std::string(source.tensor->name) + "': " + done.error().message);
       return {};
     }
     if (type == GgufType::Q8_0) {
@@ -350,8 +362,9 @@ class GgufModelLoader {
     for (std::size_t b = 0; b < m.k / 32; ++b) {
       const Q4Block q = q4_block(type, row, b);
       if (type == GgufType::Q4_0 && (q.minimum.bits & 0x7fffu) == 0x7c00u && (q.scale.bits & 0x7fffu) < 0x7c00u)
-        return fail(Errc::unsupported, file_.name() + ": tensor '" + std::string(source.tensor->name) + "': a Q4_0 scale of " +
-                                           std::to_string(to_float(q.scale)) + ", above the 8188 that this version takes");
+        return fail(Errc::unsupported, file_.name() + ": tensor '" + std::string(source.tensor->name) +
+                                           "': a Q4_0 scale of " + std::to_string(to_float(q.scale)) +
+                                           ", above the 8188 that this version takes");
       block.scales(r)[b / per_group] = q.scale;
       block.minima(r)[b / per_group] = q.minimum;
       std::uint8_t* codes = block.codes(r) + 32 * b;

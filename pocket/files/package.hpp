@@ -4,7 +4,8 @@
 //     metadata   format = "pocket", layout = "1" (of the tile, quant/format.hpp), architecture, and the shape:
 //                layers, hidden, heads, kv_heads, head_dim, ffn, vocab, positions, rms_epsilon, rope_base
 //                and for each matrix   "<tensor>" = "<format> <n> <k> <offset>"    for example "w4_g64 1152 896 0"
-//     tensors    embedding, head (absent where tied), output_norm, layers.N.{attention_norm, q_norm, k_norm, ffn_norm} as
+//     tensors    embedding, head (absent where tied), output_norm, layers.N.{attention_norm, q_norm, k_norm, ffn_norm}
+//     as
 //                F32; layers.N.{qkv, output, gate_up, down} as U8, whole tiles (model/weights.hpp says what rows)
 // Every tensor lies at a multiple of 64 bytes. Errors name the file and the key or tensor.
 #ifndef POCKET_FILES_PACKAGE_HPP
@@ -39,16 +40,17 @@ namespace detail {
 
 struct PackageField {
   const char* key;
-  std::size_t RuntimeSpec::*member;
+  std::size_t RuntimeSpec::* member;
 };
 inline constexpr PackageField package_fields[] = {
-    {"layers", &RuntimeSpec::layers}, {"hidden", &RuntimeSpec::hidden},       {"heads", &RuntimeSpec::heads},
-    {"kv_heads", &RuntimeSpec::kv_heads}, {"head_dim", &RuntimeSpec::head_dim}, {"ffn", &RuntimeSpec::ffn},
-    {"vocab", &RuntimeSpec::vocab},   {"positions", &RuntimeSpec::positions},
+    {"layers", &RuntimeSpec::layers},     {"hidden", &RuntimeSpec::hidden},       {"heads", &RuntimeSpec::heads},
+    {"kv_heads", &RuntimeSpec::kv_heads}, {"head_dim", &RuntimeSpec::head_dim},   {"ffn", &RuntimeSpec::ffn},
+    {"vocab", &RuntimeSpec::vocab},       {"positions", &RuntimeSpec::positions},
 };
 
-// Calls matrix(name, PackedMatrix&, n, k) and vector(name, const float*&, n) for every tensor of the graph, in the order
-// in which decoding reads them; both return Expected<void>. The embedding comes first, the head only where it is apart.
+// Calls matrix(name, PackedMatrix&, n, k) and vector(name, const float*&, n) for every tensor of the graph, in the
+// order in which decoding reads them; both return Expected<void>. The embedding comes first, the head only where it is
+// apart.
 template <class M, class V>
 Expected<void> for_each_tensor(const RuntimeSpec& s, HostWeights& w, bool tied, M&& matrix, V&& vector) {
   POCKET_CHECK(matrix(std::string("embedding"), w.embedding, s.vocab, s.hidden));
@@ -91,8 +93,9 @@ class PackageReader {
     if (file_.metadata_value("format") != "pocket")
       return fail(Errc::malformed, file_.name() + ": metadata 'format' is not \"pocket\": this is no Pocket package");
     if (const auto layout = file_.metadata_value("layout"); layout != std::to_string(layout_version))
-      return fail(Errc::unsupported, file_.name() + ": metadata 'layout' is " + std::string(layout.value_or("missing")) +
-                                         ", this version reads " + std::to_string(layout_version));
+      return fail(Errc::unsupported, file_.name() + ": metadata 'layout' is " +
+                                         std::string(layout.value_or("missing")) + ", this version reads " +
+                                         std::to_string(layout_version));
     LoadedModel model;
     model.name = directory;
     POCKET_TRY(architecture, text("architecture"));
@@ -135,9 +138,11 @@ class PackageReader {
   Expected<std::span<const std::byte>> data(const std::string& name, Dtype dtype, std::uint64_t bytes) {
     POCKET_TRY(found, file_.require(name));
     if (found->dtype != dtype || found->data.size() != bytes)
-      return bad("tensor '" + name + "' holds " + std::to_string(found->data.size()) + " bytes of " + found->dtype_name +
-                 ", expected " + std::to_string(bytes) + " of " + std::string(dtype_info(dtype)->name));
-    if (reinterpret_cast<std::uintptr_t>(found->data.data()) % 64 != 0) return bad("tensor '" + name + "' is not aligned to 64 bytes");
+      return bad("tensor '" + name + "' holds " + std::to_string(found->data.size()) + " bytes of " +
+                 found->dtype_name + ", expected " + std::to_string(bytes) + " of " +
+                 std::string(dtype_info(dtype)->name));
+    if (reinterpret_cast<std::uintptr_t>(found->data.data()) % 64 != 0)
+      return bad("tensor '" + name + "' is not aligned to 64 bytes");
     bytes_ += found->data.size();
     return found->data;
   }
@@ -158,12 +163,13 @@ class PackageReader {
         m.format = f;
         known = true;
       }
-    if (!known || !parse_number(word(), m.n) || !parse_number(word(), m.k) || !parse_number(word(), m.offset) || !rest.empty() ||
-        !(m.offset >= 0 && m.offset <= 255))
-      return bad("metadata '" + name + "': expected a format, rows, columns and the offset, as in \"w4_g64 1152 896 0\"");
+    if (!known || !parse_number(word(), m.n) || !parse_number(word(), m.k) || !parse_number(word(), m.offset) ||
+        !rest.empty() || !(m.offset >= 0 && m.offset <= 255))
+      return bad("metadata '" + name +
+                 "': expected a format, rows, columns and the offset, as in \"w4_g64 1152 896 0\"");
     if (m.n != n || m.k != k)
-      return bad("tensor '" + name + "' is " + std::to_string(m.n) + " x " + std::to_string(m.k) + ", the shape asks for " +
-                 std::to_string(n) + " x " + std::to_string(k));
+      return bad("tensor '" + name + "' is " + std::to_string(m.n) + " x " + std::to_string(m.k) +
+                 ", the shape asks for " + std::to_string(n) + " x " + std::to_string(k));
     POCKET_TRY(tiles, data(name, Dtype::U8, packed_bytes(m.format, n, k)));
     m.tiles = tiles.data();
     return {};
@@ -186,13 +192,15 @@ inline Expected<LoadedModel> open_package(const std::string& directory) {
   return detail::PackageReader(std::move(file)).read(directory);
 }
 
-// Writes a package's header for this shape, all matrices in one format, the embedding tied. The tensors' bytes follow by
-// writer.append in the order of for_each_tensor (checked), then writer.finish().
+// Writes a package's header for this shape, all matrices in one format, the embedding tied. The tensors' bytes follow
+// by writer.append in the order of for_each_tensor (checked), then writer.finish().
 inline Expected<void> begin_package(SafetensorsWriter& writer, const RuntimeSpec& spec, std::string_view architecture,
                                     float rms_epsilon, double rope_base, WeightFormat format, const std::string& path,
                                     bool overwrite) {
   POCKET_CHECK(check_spec(spec, "package"));
-  const auto put = [&](std::string key, std::string value) { return writer.add_metadata(std::move(key), std::move(value)); };
+  const auto put = [&](std::string key, std::string value) {
+    return writer.add_metadata(std::move(key), std::move(value));
+  };
   POCKET_CHECK(put("format", "pocket"));
   POCKET_CHECK(put("layout", std::to_string(layout_version)));
   POCKET_CHECK(put("architecture", std::string(architecture)));
@@ -201,7 +209,8 @@ inline Expected<void> begin_package(SafetensorsWriter& writer, const RuntimeSpec
   POCKET_CHECK(put("rope_base", detail::number_text(rope_base)));
   HostWeights names;
   names.layers.resize(spec.layers);
-  const auto declare_matrix = [&](const std::string& name, PackedMatrix&, std::size_t n, std::size_t k) -> Expected<void> {
+  const auto declare_matrix = [&](const std::string& name, PackedMatrix&, std::size_t n,
+                                  std::size_t k) -> Expected<void> {
     POCKET_CHECK(put(name, std::string(name_of(format)) + " " + std::to_string(n) + " " + std::to_string(k) + " 0"));
     return writer.add_tensor(name, Dtype::U8, {packed_bytes(format, n, k)});
   };

@@ -1,0 +1,75 @@
+#!/bin/sh
+# The pocket command as a user meets it: exit codes, sentences, nothing overwritten.
+# usage: test/cli.sh POCKET SOURCE_DIR
+set -u
+pocket=$1
+model=${POCKET_TEST_MODEL:-$2/models/SmolLM2-135M-Instruct.Q4_1.gguf}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+# expect CODE TEXT COMMAND...: runs it, wants the exit code, and TEXT somewhere in what it prints.
+expect() {
+  code=$1 text=$2
+  shift 2
+  "$@" >"$work/out" 2>&1 </dev/null
+  got=$?
+  if [ "$got" != "$code" ] || ! grep -qF -- "$text" "$work/out"; then
+    echo "FAILED: $*"
+    echo "  exit code $got, expected $code; expected the text: $text; printed:"
+    sed 's/^/  /' "$work/out"
+    failed=$((failed + 1))
+  fi
+}
+
+expect 0 "synthesize" "$pocket" --help
+expect 0 "0." "$pocket" --version
+expect 2 "subcommand" "$pocket"
+expect 2 "--sillyness" "$pocket" inspect --sillyness
+expect 2 "prompt" "$pocket" generate
+expect 2 "activations" "$pocket" bench --activations a4
+expect 2 "threads" "$pocket" bench --threads 0
+expect 2 "threads" "$pocket" bench --threads many
+expect 1 "/nowhere.gguf" "$pocket" inspect --model /nowhere.gguf
+
+printf 'not a model at all' >"$work/text.gguf"
+expect 1 "text.gguf" "$pocket" inspect --model "$work/text.gguf"
+: >"$work/empty.gguf"
+expect 1 "empty.gguf" "$pocket" inspect --model "$work/empty.gguf"
+mkdir "$work/directory"
+expect 1 "pocket.safetensors" "$pocket" inspect --model "$work/directory"
+
+expect 0 "170.5 MB" "$pocket" synthesize --spec mnn-pocket-0.3b --out "$work/package"
+sum=$(cksum <"$work/package/pocket.safetensors")
+expect 1 "--force" "$pocket" synthesize --out "$work/package"
+[ "$sum" = "$(cksum <"$work/package/pocket.safetensors")" ] || { echo "FAILED: overwritten"; failed=$((failed + 1)); }
+expect 2 "spec" "$pocket" synthesize --spec gpt5 --out "$work/other"
+bytes=$(wc -c <"$work/package/pocket.safetensors")
+{ [ "$bytes" -gt 165000000 ] && [ "$bytes" -lt 175000000 ]; } || { echo "FAILED: $bytes bytes"; failed=$((failed + 1)); }
+expect 0 "896" "$pocket" inspect --model "$work/package" --context 512
+expect 0 '"total_bytes"' "$pocket" inspect --model "$work/package" --context 512 --json
+expect 2 "mmx" "$pocket" inspect --model "$work/package" --isa mmx
+expect 2 "40960" "$pocket" inspect --model "$work/package" --context 50000
+expect 1 "tokenizer" "$pocket" generate --model "$work/package" hello
+expect 2 "nothing to measure" "$pocket" bench --model "$work/package" --prompt 0 --generate 0
+expect 0 '"wall_share"' "$pocket" bench --model "$work/package" --prompt 4 --generate 2 --depth 3 --repeat 1 --json
+expect 2 "40960" "$pocket" bench --model "$work/package" --prompt 50000
+head -c 100000000 "$work/package/pocket.safetensors" >"$work/directory/pocket.safetensors"
+expect 1 "pocket.safetensors" "$pocket" inspect --model "$work/directory"
+
+if [ -f "$model" ]; then
+  expect 0 "Paris" "$pocket" generate --model "$model" --temperature 0 --max-tokens 20 "What is the capital of France?"
+  expect 2 "prompt is empty" "$pocket" generate --model "$model" ""
+  expect 1 "do not fit" "$pocket" generate --model "$model" --context 8 "What is the capital of France?"
+  expect 2 "8192" "$pocket" generate --model "$model" --context 9000 "What is the capital of France?"
+  head -c 50000000 "$model" >"$work/cut.gguf"
+  expect 1 "cut.gguf" "$pocket" inspect --model "$work/cut.gguf"
+  printf 'My name is Anna.\nWhat is my name?\n' |
+    "$pocket" chat --model "$model" --temperature 0 --max-tokens 30 --quiet >"$work/out" 2>&1
+  grep -q "Anna" "$work/out" || { echo "FAILED: chat forgot the name:"; cat "$work/out"; failed=$((failed + 1)); }
+else
+  echo "skipped: no model at $model"
+fi
+
+[ "$failed" = 0 ] || exit 1
+echo "command line: all as expected"
