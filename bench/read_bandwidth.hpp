@@ -1,5 +1,6 @@
-// The wall: how fast this machine reads a buffer of the weights' size. A plain loop is not the ceiling, so several kinds
-// of read loop run over the same buffer (one to four streams, with and without a software prefetch) and the best counts.
+// The wall: how fast this machine reads a buffer of the weights' size. A plain loop is not the ceiling, so several
+// kinds of read loop run over the same buffer (one to four streams, with and without a software prefetch) and the best
+// counts.
 #ifndef POCKET_BENCH_READ_BANDWIDTH_HPP
 #define POCKET_BENCH_READ_BANDWIDTH_HPP
 
@@ -31,8 +32,8 @@ class ReadBandwidth {
 
   // GB/s of the best loop, each once over the buffer, shared out in equal parts to the executor's threads.
   double measure(pocket::Executor& executor) {
-    const auto best = (std::max)({run<1, 0>(executor), run<1, 4096>(executor), run<2, 0>(executor), run<2, 4096>(executor),
-                                  run<4, 0>(executor), run<4, 2048>(executor)});
+    const auto best = (std::max)({run<1, 0>(executor), run<1, 4096>(executor), run<2, 0>(executor),
+                                  run<2, 4096>(executor), run<4, 0>(executor), run<4, 2048>(executor)});
     return best;
   }
 

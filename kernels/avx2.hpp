@@ -1,10 +1,11 @@
 // AVX2 with FMA and F16C (Haswell 2013, Zen 2017 and later).
 //
-// 4-bit codes against one plane of signed bytes: vpmaddubsw adds two products, at most 2 * 15 * 128 = 3840 in magnitude;
-// eight such pairs, a whole group of 64 columns, stay within int16 (30720 < 32768), so that one vpmaddwd per group and
-// plane widens them. Four rows share a register; a tile is four registers of rows x two planes = eight accumulators,
-// four broadcast activations and the mask: fourteen of the sixteen registers.
-// 8-bit codes are widened to int16 and meet the whole 16-bit activation in vpmaddwd: 64 * 127 * 32639 < 2^31.
+// 4-bit codes against one plane of signed bytes: vpmaddubsw adds two products, at most 2 * 15 * 128 = 3840 in
+// magnitude; eight such pairs, a whole group of 64 columns, stay within int16 (30720 < 32768). One vpmaddwd per group
+// and plane widens them, by 256 for the high plane and by 1 for the low. Four rows share a register; a tile is four
+// quads of rows x two planes = eight accumulators, four broadcast activations, the mask, and two registers of codes:
+// fifteen of sixteen. 8-bit codes are widened to int16 and meet the whole 16-bit activation in vpmaddwd: 64 * 127 *
+// 32639 < 2^31.
 #ifndef POCKET_KERNELS_AVX2_HPP
 #define POCKET_KERNELS_AVX2_HPP
 
@@ -15,6 +16,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 #include "elementwise.hpp"
 #include "kernels.hpp"
@@ -29,6 +32,8 @@
 POCKET_NAMESPACE_BEGIN
 
 namespace avx2 {
+
+#include "body/unroll.inl"
 
 struct Rows {
   __m256 v[2];
@@ -77,113 +82,90 @@ struct Unpacked {
   const std::byte* codes;
 };
 
-// Block b of both halves of a tile: columns 16b..16b+7 to low, 16b+8..16b+15 to high.
-POCKET_ALWAYS_INLINE void load_codes(const std::byte* codes, std::size_t b, __m256i (&low)[4], __m256i (&high)[4]) {
-  const __m256i mask = _mm256_set1_epi8(15);
-#pragma GCC unroll 4
-  for (std::size_t i = 0; i < 4; ++i) {
+// Rows 4i..4i+3 of block b: columns 16b..16b+7 to low, 16b+8..16b+15 to high.
+struct FromTile {
+  const std::byte* codes;
+  POCKET_ALWAYS_INLINE void get(std::size_t b, std::size_t i, __m256i& low, __m256i& high) const {
+    const __m256i mask = _mm256_set1_epi8(15);
     const __m256i two = load_256(codes + (i / 2 * 4 + b) * 64 + i % 2 * 32);
-    low[i] = _mm256_and_si256(two, mask);
-    high[i] = _mm256_and_si256(_mm256_srli_epi16(two, 4), mask);
+    low = _mm256_and_si256(two, mask);
+    high = _mm256_and_si256(_mm256_srli_epi16(two, 4), mask);
   }
-}
+};
+struct FromUnpacked {
+  const Unpacked& u;
+  POCKET_ALWAYS_INLINE void get(std::size_t b, std::size_t i, __m256i& low, __m256i& high) const {
+    low = u.quad[2 * b][i];
+    high = u.quad[2 * b + 1][i];
+  }
+};
 
 template <class Format>
 POCKET_ALWAYS_INLINE void unpack(const std::byte* codes, Unpacked& u) {
   if constexpr (Format::bits == 4) {
 #pragma GCC unroll 4
-    for (std::size_t b = 0; b < 4; ++b) load_codes(codes, b, u.quad[2 * b], u.quad[2 * b + 1]);
+    for (std::size_t b = 0; b < 4; ++b)
+#pragma GCC unroll 4
+      for (std::size_t i = 0; i < 4; ++i) FromTile{codes}.get(b, i, u.quad[2 * b][i], u.quad[2 * b + 1][i]);
   } else {
     u.codes = codes;
   }
 }
 
-// The int16 sums of one group for 16 rows and one or two planes of activations.
-template <int Planes>
-struct Sums16 {
-  __m256i v[Planes][4];
-};
-
-template <int Planes, bool First>
-POCKET_ALWAYS_INLINE void add_step(Sums16<Planes>& sums, const __m256i (&quad)[4], const __m256i (&a)[Planes]) {
-#pragma GCC unroll 2
-  for (int p = 0; p < Planes; ++p) {
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      const __m256i product = _mm256_maddubs_epi16(quad[i], a[p]);
-      sums.v[p][i] = First ? product : _mm256_add_epi16(sums.v[p][i], product);
-    }
-  }
-}
-
-template <class Form, int Planes>
-POCKET_ALWAYS_INLINE void load_step(const std::int8_t* codes, std::size_t step, __m256i (&a)[Planes]) {
-#pragma GCC unroll 2
-  for (int p = 0; p < Planes; ++p)
-    a[p] = broadcast_64(codes + step * 8 * Form::bytes_per_code + static_cast<std::size_t>(p) * 8);
-}
-
-template <int Planes>
-POCKET_ALWAYS_INLINE RowsI widen(const Sums16<Planes>& sums) {
-  const __m256i ones = _mm256_set1_epi16(1);
-  RowsI out;
-#pragma GCC unroll 2
-  for (int half = 0; half < 2; ++half) {
-    __m256i part[Planes];
-#pragma GCC unroll 2
-    for (int p = 0; p < Planes; ++p)
-      part[p] = add_pairs(_mm256_madd_epi16(sums.v[p][2 * half], ones), _mm256_madd_epi16(sums.v[p][2 * half + 1], ones));
-    if constexpr (Planes == 2)
-      out.v[half] = _mm256_add_epi32(_mm256_slli_epi32(part[0], 8), part[1]);
-    else
-      out.v[half] = part[0];
-  }
-  return out;
-}
-
 template <class Form>
-inline constexpr int planes_of = static_cast<int>(Form::bytes_per_code);
+inline constexpr std::size_t planes_of = Form::bytes_per_code;
 
-// Source is where the codes come from: a tile, or an unpacked one.
+// The 256 or 1 by which a plane's sums count, as the second operand of vpmaddwd.
+template <class Form>
+POCKET_ALWAYS_INLINE __m256i plane_weight(std::size_t plane) {
+  return _mm256_set1_epi16(planes_of<Form> == 2 && plane == 0 ? 256 : 1);
+}
+
+// An addition is made where it stands. Without this g++ reassociates a group's sums: all products first, which do not
+// fit the registers, and the additions at the end.
+POCKET_ALWAYS_INLINE void keep_here(__m256i& sums) {
+#if !defined(__clang__)
+  asm("" : "+x"(sums));
+#endif
+}
+
+// 16 rows x one group. The int16 sums of four quads x the planes stay in registers over the group's blocks.
 template <class Format, class Form, class Source>
 POCKET_ALWAYS_INLINE void dot_4bit(const Source& source, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
+  constexpr std::size_t planes = planes_of<Form>;
   constexpr std::size_t blocks = 4 / Format::groups;  // of 16 columns, in one group
-#pragma GCC unroll 2
-  for (std::size_t g = 0; g < Format::groups; ++g) {
-    Sums16<planes_of<Form>> sums;
-#pragma GCC unroll 4
-    for (std::size_t i = 0; i < blocks; ++i) {
-      const std::size_t b = g * blocks + i;
-      __m256i low[4], high[4], activations[planes_of<Form>];
-      source.get(b, low, high);
-      load_step<Form>(a, 2 * b, activations);
-      if (i == 0)
-        add_step<planes_of<Form>, true>(sums, low, activations);
-      else
-        add_step<planes_of<Form>, false>(sums, low, activations);
-      load_step<Form>(a, 2 * b + 1, activations);
-      add_step<planes_of<Form>, false>(sums, high, activations);
-    }
-    sum[g] = widen(sums);
-  }
+  unroll<Format::groups>([&](auto g) POCKET_INLINE_LAMBDA {
+    __m256i acc[planes][4];
+    unroll<blocks>([&](auto step) POCKET_INLINE_LAMBDA {
+      constexpr std::size_t b = g.value * blocks + step.value;
+      __m256i a_low[planes], a_high[planes];
+      unroll<planes>([&](auto p) POCKET_INLINE_LAMBDA {
+        a_low[p.value] = broadcast_64(a + 2 * b * 8 * planes + p.value * 8);
+        a_high[p.value] = broadcast_64(a + (2 * b + 1) * 8 * planes + p.value * 8);
+      });
+      unroll<4>([&](auto i) POCKET_INLINE_LAMBDA {
+        __m256i low, high;
+        source.get(b, i.value, low, high);
+        unroll<planes>([&](auto p) POCKET_INLINE_LAMBDA {
+          __m256i& sums = acc[p.value][i.value];
+          const __m256i product = _mm256_maddubs_epi16(low, a_low[p.value]);
+          sums = step.value == 0 ? product : _mm256_add_epi16(sums, product);
+          sums = _mm256_add_epi16(sums, _mm256_maddubs_epi16(high, a_high[p.value]));
+          keep_here(sums);
+        });
+      });
+    });
+    __m256i wide[4];
+    unroll<4>([&](auto i) POCKET_INLINE_LAMBDA {
+      wide[i.value] = _mm256_madd_epi16(acc[0][i.value], plane_weight<Form>(0));
+      if constexpr (planes == 2)
+        wide[i.value] =
+            _mm256_add_epi32(wide[i.value], _mm256_madd_epi16(acc[planes - 1][i.value], plane_weight<Form>(1)));
+    });
+    sum[g.value].v[0] = add_pairs(wide[0], wide[1]);
+    sum[g.value].v[1] = add_pairs(wide[2], wide[3]);
+  });
 }
-
-struct FromTile {
-  const std::byte* codes;
-  POCKET_ALWAYS_INLINE void get(std::size_t b, __m256i (&low)[4], __m256i (&high)[4]) const {
-    load_codes(codes, b, low, high);
-  }
-};
-struct FromUnpacked {
-  const Unpacked& u;
-  POCKET_ALWAYS_INLINE void get(std::size_t b, __m256i (&low)[4], __m256i (&high)[4]) const {
-#pragma GCC unroll 4
-    for (std::size_t i = 0; i < 4; ++i) {
-      low[i] = u.quad[2 * b][i];
-      high[i] = u.quad[2 * b + 1][i];
-    }
-  }
-};
 
 // ---- 8-bit codes ----------------------------------------------------------------------------------------------------
 

@@ -1,14 +1,13 @@
 // Element-wise vector math with xsimd, at the program's own target flags: small next to the products, the same on every
 // instruction set. Each function handles one row, in one order, so that a token's result does not depend on its batch.
-// Nothing here is inlined into its callers: the compiler may contract a multiplication and an addition in one place, and
-// must then do so for every caller.
+// Nothing here is inlined into its callers: the compiler may contract a multiplication and an addition in one place,
+// and must then do so for every caller.
 #ifndef POCKET_KERNELS_ELEMENTWISE_HPP
 #define POCKET_KERNELS_ELEMENTWISE_HPP
 
 #include <cmath>
 #include <cstddef>
 #include <limits>
-
 #include <xsimd/xsimd.hpp>
 
 #include "../pocket/config.hpp"
@@ -44,7 +43,7 @@ inline void store(float* p, std::size_t count, const Batch& v) {
 // gives 0, above 88.72 infinity.
 inline Batch exp(const Batch& x) {
   const Batch low(-87.336544f), high(88.722839f);
-  const Batch inside = xsimd::exp(xsimd::min(xsimd::max(x, low), high));
+  const Batch inside = xsimd::exp((xsimd::min)((xsimd::max)(x, low), high));
   Batch y = xsimd::select(x < low, Batch(0.0f), inside);
   y = xsimd::select(x > high, Batch(std::numeric_limits<float>::infinity()), y);
   return xsimd::select(x == x, y, x);
@@ -65,9 +64,8 @@ POCKET_NOINLINE inline void rms_norm(const float* x, const float* gamma, std::si
   float sum = 0;
   for (std::size_t j = 0; j < lanes; ++j) sum += lane[j];
   const Batch scale(1.0f / std::sqrt(sum / static_cast<float>(n) + epsilon));
-  for_each_vector(n, [&](std::size_t i, std::size_t c) {
-    store(out + i, c, load(x + i, c) * scale * load(gamma + i, c));
-  });
+  for_each_vector(
+      n, [&](std::size_t i, std::size_t c) { store(out + i, c, load(x + i, c) * scale * load(gamma + i, c)); });
 }
 
 // out[i] = silu(gate[i]) * up[i], silu(x) = x / (1 + exp(-x)); silu(-infinity) is -0, silu(NaN) NaN.
@@ -115,8 +113,8 @@ POCKET_NOINLINE inline void softmax_partial(float* s, std::size_t n, float& max_
   sum_out = sum;
 }
 
-// Joins one chunk's partial result to a running one, both as (max, sum, out[n]) relative to their own maximum. A running
-// state starts as (-infinity, 0, zeros).
+// Joins one chunk's partial result to a running one, both as (max, sum, out[n]) relative to their own maximum. A
+// running state starts as (-infinity, 0, zeros).
 POCKET_NOINLINE inline void merge_partial(float& max, float& sum, float* out, float chunk_max, float chunk_sum,
                                           const float* chunk_out, std::size_t n) {
   using namespace detail;
@@ -128,9 +126,8 @@ POCKET_NOINLINE inline void merge_partial(float& max, float& sum, float* out, fl
   max = top;
   sum = std::fma(b, chunk_sum, a * sum);
   const Batch wa(a), wb(b);
-  for_each_vector(n, [&](std::size_t i, std::size_t c) {
-    store(out + i, c, load(out + i, c) * wa + load(chunk_out + i, c) * wb);
-  });
+  for_each_vector(
+      n, [&](std::size_t i, std::size_t c) { store(out + i, c, load(out + i, c) * wa + load(chunk_out + i, c) * wb); });
 }
 
 // x[i] = x[i] * factor

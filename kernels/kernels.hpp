@@ -18,7 +18,8 @@ enum class Isa : std::uint8_t { portable, avx2 };
 // y[m, n] = sum over k of w[n, k] * a[m, k], for the row blocks [block_begin, block_end) of w:
 //
 //   y = sum over groups g, in ascending order, of
-//         fma(s, t*float(isum), acc), then fma(m - o*s, t*asum, acc)     isum = sum of q*code, asum = sum of codes, int32
+//         fma(s, t*float(isum), acc), then fma(m - o*s, t*asum, acc)
+//   with isum = sum of q*code and asum = sum of codes, in int32
 //
 // One float32 accumulator per output, always in this order: the result does not depend on m, on the other tokens, or
 // on how the row blocks were shared out. (Instruction sets with a fused multiply-add agree bit for bit; others round

@@ -1,6 +1,6 @@
 // The portable tier, on Highway's static dispatch: whatever vectors the program's own target flags allow, for CPUs that
-// have no file of their own. Without flags on x86-64, Highway 1.0 offers g++ one lane only (it starts at SSSE3): correct,
-// and slow. Where Highway's target has no fused multiply-add, the products are rounded before they are added.
+// have no file of their own. Without flags on x86-64, Highway 1.0 offers g++ one lane only (it starts at SSSE3):
+// correct, and slow. Where Highway's target has no fused multiply-add, the products are rounded before they are added.
 //
 // A tile's codes are widened to int16 [16][64]; a row of them meets the whole 16-bit activation in pairwise products:
 // 64 * 127 * 32639 < 2^31.

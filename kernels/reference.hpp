@@ -24,7 +24,7 @@ inline constexpr double unit = 0x1p-24;  // half a unit in the last place of flo
 struct Weights {
   std::size_t n = 0, k = 0, group = 64;
   double offset = 0;
-  std::vector<int> codes;            // [n][k]
+  std::vector<int> codes;              // [n][k]
   std::vector<double> scale, minimum;  // [n][groups]
 
   std::size_t groups() const { return (k + group - 1) / group; }
@@ -53,7 +53,9 @@ inline Token quantize(const float* a, std::size_t k, float range) {
       max = std::fabs(a[i]) > max ? std::fabs(a[i]) : max;
     }
     const bool live = finite && max >= 0x1p-110f;
-    t.scale.push_back(!finite ? std::numeric_limits<double>::quiet_NaN() : live ? static_cast<double>(max / range) : 0.0);
+    t.scale.push_back(!finite ? std::numeric_limits<double>::quiet_NaN()
+                      : live  ? static_cast<double>(max / range)
+                              : 0.0);
     const float inverse = live ? range / max : 0.0f;
     for (std::size_t i = g0; i < end && live; ++i) {
       volatile float product = a[i] * inverse;  // rounded to float32 before the nearest integer is taken

@@ -13,7 +13,8 @@
 #define POCKET_VERSION "0.1.0"
 
 #if defined(__FAST_MATH__)
-#error "Pocket's results are bit-identical by contract: compile without -ffast-math (NaN, infinity and the order of sums matter)"
+#error \
+    "Pocket's results are bit-identical by contract: compile without -ffast-math (NaN, infinity and the order of sums matter)"
 #endif
 
 #if !defined(__GNUC__) && !defined(__clang__)
@@ -34,8 +35,8 @@
 #endif
 #endif
 
-// Two units of one program may be compiled for different targets. Their inline functions hold different instructions, so
-// they must not be merged by the linker: everything lives in an inline namespace that spells the unit's target.
+// Two units of one program may be compiled for different targets. Their inline functions hold different instructions,
+// so they must not be merged by the linker: everything lives in an inline namespace that spells the unit's target.
 #ifdef __AVX__
 #define POCKET_TAG_AVX _avx
 #else
@@ -94,19 +95,20 @@
 
 #define POCKET_PASTE_(a, b, c, d, e, f, g, h, i, j, k, l) a##b##c##d##e##f##g##h##i##j##k##l
 #define POCKET_PASTE(a, b, c, d, e, f, g, h, i, j, k, l) POCKET_PASTE_(a, b, c, d, e, f, g, h, i, j, k, l)
-#define POCKET_ABI                                                                                                     \
-  POCKET_PASTE(v0, POCKET_TAG_SSE4, POCKET_TAG_AVX, POCKET_TAG_AVX2, POCKET_TAG_FMA, POCKET_TAG_F16C,                  \
-               POCKET_TAG_AVX512F, POCKET_TAG_VNNI, POCKET_TAG_DOTPROD, POCKET_TAG_I8MM, POCKET_TAG_SVE,               \
+#define POCKET_ABI                                                                                       \
+  POCKET_PASTE(v0, POCKET_TAG_SSE4, POCKET_TAG_AVX, POCKET_TAG_AVX2, POCKET_TAG_FMA, POCKET_TAG_F16C,    \
+               POCKET_TAG_AVX512F, POCKET_TAG_VNNI, POCKET_TAG_DOTPROD, POCKET_TAG_I8MM, POCKET_TAG_SVE, \
                POCKET_TAG_SINGLE)
 
-#define POCKET_NAMESPACE_BEGIN                                                                                         \
-  namespace pocket {                                                                                                   \
+#define POCKET_NAMESPACE_BEGIN \
+  namespace pocket {           \
   inline namespace POCKET_ABI {
-#define POCKET_NAMESPACE_END                                                                                           \
-  }                                                                                                                    \
+#define POCKET_NAMESPACE_END \
+  }                          \
   }
 
 #define POCKET_NOINLINE __attribute__((noinline))
 #define POCKET_ALWAYS_INLINE inline __attribute__((always_inline))
+#define POCKET_INLINE_LAMBDA __attribute__((always_inline))
 
 #endif

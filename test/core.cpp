@@ -1,8 +1,8 @@
 // pocket/core: conversions against their definitions, the executor's contract, the planned workspace.
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <ctime>
 #include <cstring>
+#include <ctime>
 #include <limits>
 #include <numeric>
 #include <thread>

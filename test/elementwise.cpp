@@ -1,10 +1,11 @@
 // kernels/elementwise.hpp against double precision, and at the ends of the range.
+#include "kernels/elementwise.hpp"
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "kernels/elementwise.hpp"
 #include "support.hpp"
 
 using namespace pocket;
@@ -30,13 +31,15 @@ TEST_CASE("rms_norm") {
     for (std::size_t i = 0; i < n; ++i) {
       const double want = static_cast<double>(x[i]) * scale * static_cast<double>(gamma[i]);
       // half the relative error of the sum (at most n roundings), the division, root, and two products
-      REQUIRE(std::fabs(static_cast<double>(y[i]) - want) <= (static_cast<double>(n) / 2 + 6) * 0x1p-24 * std::fabs(want));
+      REQUIRE(std::fabs(static_cast<double>(y[i]) - want) <=
+              (static_cast<double>(n) / 2 + 6) * 0x1p-24 * std::fabs(want));
     }
   }
 }
 
 TEST_CASE("silu_multiply, also where exp leaves its range") {
-  std::vector<float> gate = {-87.3f, -88.1f, -104, -1e4f, -inf, inf, not_a_number, 89, -0.0f, 0, 1, -1, 20, -20, 3e38f, -3e38f, 88.7f};
+  std::vector<float> gate = {-87.3f, -88.1f, -104, -1e4f, -inf, inf,   not_a_number, 89,   -0.0f,
+                             0,      1,      -1,   20,    -20,  3e38f, -3e38f,       88.7f};
   Random random(1);
   for (int i = 0; i < 1000; ++i) gate.push_back(random.normal() * 10);
   std::vector<float> up(gate.size(), 1.0f), y(gate.size());
@@ -108,7 +111,8 @@ TEST_CASE("chunks joined in order equal one softmax") {
   std::vector<float> out(width, 0.0f);
   for (std::size_t begin = 0; begin < n; begin += 30) {
     const std::size_t count = std::min<std::size_t>(30, n - begin);
-    std::vector<float> p(score.begin() + static_cast<std::ptrdiff_t>(begin), score.begin() + static_cast<std::ptrdiff_t>(begin + count));
+    std::vector<float> p(score.begin() + static_cast<std::ptrdiff_t>(begin),
+                         score.begin() + static_cast<std::ptrdiff_t>(begin + count));
     float m, s;
     elementwise::softmax_partial(p.data(), count, m, s);
     std::vector<float> o(width, 0.0f);

@@ -68,8 +68,8 @@ struct Case {
 };
 
 struct Prepared {
-  Prepared(const Kernels& kernels, const float* x, std::size_t m, std::size_t k, std::size_t stride, ActivationForm form,
-           bool at_front = false)
+  Prepared(const Kernels& kernels, const float* x, std::size_t m, std::size_t k, std::size_t stride,
+           ActivationForm form, bool at_front = false)
       : view{nullptr, nullptr, m, k, form}, codes(view.code_bytes(), at_front), scales(view.scale_count(), at_front) {
     view.codes = codes.data();
     view.scales = scales.data();
@@ -85,7 +85,7 @@ std::vector<float> random_tokens(std::size_t m, std::size_t k, std::uint64_t see
   std::vector<float> x(m * k);
   for (std::size_t i = 0; i < x.size(); ++i) {
     x[i] = random.normal();
-    if (random.below(200) == 0) x[i] *= 100;  // outliers, as real activations have
+    if (random.below(200) == 0) x[i] *= 100;                // outliers, as real activations have
     if (i / 64 % 7 == 3) x[i] = i % 2 != 0 ? 3.0f : -3.0f;  // all codes at the range's end
     if (i / 64 % 11 == 5) x[i] = 0;
   }
@@ -179,7 +179,8 @@ TEST_CASE("products stay within the bound: every format, form, M, tail") {
           Case c(format, n, k, offset, n * 1000 + k, k % 2 == 0);
           for (ActivationForm form : {ActivationForm::a16, ActivationForm::a8})
             for (std::size_t m = 1; m <= 9; ++m) {
-              INFO(kernels->name << " " << name_of(format) << " " << name_of(form) << " n=" << n << " k=" << k << " m=" << m);
+              INFO(kernels->name << " " << name_of(format) << " " << name_of(form) << " n=" << n << " k=" << k
+                                 << " m=" << m);
               const std::vector<float> x = random_tokens(m, k, m * 31 + k);
               Prepared p(*kernels, x.data(), m, k, k, form, k % 2 == 0);
               Guarded<float> y(m * n, k % 2 == 0);
@@ -190,7 +191,9 @@ TEST_CASE("products stay within the bound: every format, form, M, tail") {
                 for (std::size_t r = 0; r < n; ++r) {
                   const reference::Value want = reference::dot(c.exact, r, t);
                   const double error = std::fabs(static_cast<double>(y[i * n + r]) - want.value);
-                  if (!(error <= want.bound + 1e-40)) FAIL("row " << r << " token " << i << ": " << y[i * n + r] << ", not " << want.value << " within " << want.bound);
+                  if (!(error <= want.bound + 1e-40))
+                    FAIL("row " << r << " token " << i << ": " << y[i * n + r] << ", not " << want.value << " within "
+                                << want.bound);
                   if (want.bound > 0) worst = std::fmax(worst, error / want.bound);
                 }
               }
@@ -217,7 +220,8 @@ TEST_CASE("one token's outputs do not depend on its neighbours or on how the row
         REQUIRE(part == want);
         for (std::size_t m : {2u, 3u, 4u, 5u, 9u, 16u, 17u, 40u}) {
           std::vector<float> x = random_tokens(m, k, m), y(m * n);
-          for (std::size_t i = 0; i < m; i += 2) std::copy(one.begin(), one.end(), x.begin() + static_cast<std::ptrdiff_t>(i * k));
+          for (std::size_t i = 0; i < m; i += 2)
+            std::copy(one.begin(), one.end(), x.begin() + static_cast<std::ptrdiff_t>(i * k));
           Prepared p(*kernels, x.data(), m, k, k, form);
           kernels->matmul({c.packed, p.view, y.data(), n, false}, 0, 3);
           kernels->matmul({c.packed, p.view, y.data() + 48, n, false}, 3, 7);
@@ -241,7 +245,7 @@ TEST_CASE("a product added to what is there") {
   }
 }
 
-TEST_CASE("instruction sets with a fused multiply-add agree bit for bit; a changed nibble, scale or minimum shows") {
+TEST_CASE("a changed nibble, scale or minimum shows, in its own row") {
   for (const Kernels* kernels : runnable()) {
     Case c(WeightFormat::w4_g64, 16, 64, 0, 77, false);
     const std::vector<float> x = random_tokens(1, 64, 8);
@@ -272,21 +276,24 @@ TEST_CASE("attention over a chunk matches the formula") {
           INFO(kernels->name << " head_dim " << head_dim << " heads " << heads << " count " << count);
           Random random(heads * 1000 + count);
           const std::size_t blocks = div_up(count, key_block);
-          Guarded<float> q(heads * head_dim), out(heads * head_dim), max(heads), sum(heads), scores(heads * attention_chunk);
+          Guarded<float> q(heads * head_dim), out(heads * head_dim), max(heads), sum(heads),
+              scores(heads * attention_chunk);
           Guarded<f16> k(blocks * key_block * head_dim), v(count * head_dim);
           for (float& x : q) x = random.normal() * 0.3f;
           for (f16& x : k) x = to_f16(random.normal());
           for (f16& x : v) x = to_f16(random.normal());
           for (std::size_t j = count; j < blocks * key_block; ++j)  // positions not yet written may hold anything
             for (std::size_t d = 0; d < head_dim; ++d) k[(j / 16 * head_dim + d) * 16 + j % 16] = f16{0x7e00};
-          kernels->attention({q.data(), k.data(), v.data(), count, heads, head_dim, scores.data(), out.data(), max.data(), sum.data()});
+          kernels->attention({q.data(), k.data(), v.data(), count, heads, head_dim, scores.data(), out.data(),
+                              max.data(), sum.data()});
           for (std::size_t h = 0; h < heads; ++h) {
             std::vector<double> score(count, 0.0);
             double top = -1e300, magnitude = 0;
             for (std::size_t j = 0; j < count; ++j) {
               double absolute = 0;
               for (std::size_t d = 0; d < head_dim; ++d) {
-                const double a = static_cast<double>(q[h * head_dim + d]), b = static_cast<double>(to_float(k[(j / 16 * head_dim + d) * 16 + j % 16]));
+                const double a = static_cast<double>(q[h * head_dim + d]),
+                             b = static_cast<double>(to_float(k[(j / 16 * head_dim + d) * 16 + j % 16]));
                 score[j] += a * b;
                 absolute += std::fabs(a * b);
               }

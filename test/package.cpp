@@ -1,4 +1,6 @@
 // pocket/files/package.hpp: what is written comes back and is used in place; what is damaged is refused.
+#include "pocket/files/package.hpp"
+
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <cstring>
@@ -8,7 +10,6 @@
 #include <vector>
 
 #include "pocket/core/executor.hpp"
-#include "pocket/files/package.hpp"
 #include "pocket/model/transformer.hpp"
 #include "support.hpp"
 
@@ -113,7 +114,8 @@ TEST_CASE("a package is not overwritten without being asked") {
   write_package(d.path);
   const std::string before = read_file(package_path(d.path));
   SafetensorsWriter writer;
-  const auto refused = begin_package(writer, small, "qwen3", 1e-6f, 1e6, WeightFormat::w4_g64, package_path(d.path), false);
+  const auto refused =
+      begin_package(writer, small, "qwen3", 1e-6f, 1e6, WeightFormat::w4_g64, package_path(d.path), false);
   REQUIRE_FALSE(refused);
   REQUIRE(read_file(package_path(d.path)) == before);
   write_package(d.path, true);

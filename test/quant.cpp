@@ -37,8 +37,8 @@ TEST_CASE("packing and unpacking return every code, scale and minimum") {
 TEST_CASE("the tile is the documented one, byte by byte") {
   RowBlock block(WeightFormat::w4_g64, 64);
   block.clear();
-  block.codes(11)[37] = 9;   // half 1, block 2, row 3 of it, column 5, low nibble
-  block.codes(2)[60] = 5;    // half 0, block 3, row 2, column 4, high nibble
+  block.codes(11)[37] = 9;  // half 1, block 2, row 3 of it, column 5, low nibble
+  block.codes(2)[60] = 5;   // half 0, block 3, row 2, column 4, high nibble
   block.scales(11)[0].bits = 0x1234;
   block.minima(2)[0].bits = 0xabcd;
   std::vector<std::byte> tile(576);
@@ -54,9 +54,10 @@ TEST_CASE("the tile is the documented one, byte by byte") {
 }
 
 TEST_CASE("a quantised group errs by at most half a scale, whatever it holds") {
-  std::vector<std::vector<float>> groups = {
-      std::vector<float>(64, 0.0f),   std::vector<float>(64, -0.0f), std::vector<float>(64, 0.3f), std::vector<float>(64, -0.3f),
-      std::vector<float>(64, 1e-11f), std::vector<float>(64, 1e-40f), std::vector<float>(64, -1e-40f)};
+  std::vector<std::vector<float>> groups = {std::vector<float>(64, 0.0f),   std::vector<float>(64, -0.0f),
+                                            std::vector<float>(64, 0.3f),   std::vector<float>(64, -0.3f),
+                                            std::vector<float>(64, 1e-11f), std::vector<float>(64, 1e-40f),
+                                            std::vector<float>(64, -1e-40f)};
   groups.emplace_back(64, 0.01f);
   groups.back()[13] = 1e4f;
   groups.emplace_back(64, -65504.0f);
@@ -108,12 +109,14 @@ TEST_CASE("pack from floats, then rows come back within half a scale") {
   for (float& v : w) v = random.normal();
   for (WeightFormat format : {WeightFormat::w4_g64, WeightFormat::w4_g32, WeightFormat::w8_g32}) {
     std::vector<std::byte> memory(packed_bytes(format, n, k) + 64);
-    const std::size_t shift = round_up(reinterpret_cast<std::uintptr_t>(memory.data()), 64) - reinterpret_cast<std::uintptr_t>(memory.data());
+    const std::size_t shift =
+        round_up(reinterpret_cast<std::uintptr_t>(memory.data()), 64) - reinterpret_cast<std::uintptr_t>(memory.data());
     const auto packed = pack({w.data(), n, k, stride}, format, std::span(memory).subspan(shift));
     REQUIRE(packed);
     for (std::size_t r = 0; r < n; ++r) {
       dequantize_row(*packed, r, row.data());
-      for (std::size_t c = 0; c < k; ++c) REQUIRE(std::fabs(row[c] - w[r * stride + c]) < (format == WeightFormat::w8_g32 ? 0.02f : 0.27f));
+      for (std::size_t c = 0; c < k; ++c)
+        REQUIRE(std::fabs(row[c] - w[r * stride + c]) < (format == WeightFormat::w8_g32 ? 0.02f : 0.27f));
     }
     REQUIRE_FALSE(pack({w.data(), n, k, stride}, format, std::span(memory).subspan(shift, 64)));
     REQUIRE_FALSE(pack({w.data(), n, k, stride}, format, std::span(memory).subspan(shift + 1)));

@@ -1,6 +1,6 @@
-// A real model against llama.cpp: the logits of 20 prompts x 100 tokens, teacher-forced (test/peer/ says how the fixture
-// was made). Needs the model's file: POCKET_TEST_MODEL, or what the bootstrap script fetched; without it nothing is
-// checked, and that is said.
+// A real model against llama.cpp: the logits of 20 prompts x 100 tokens, teacher-forced (test/peer/ says how the
+// fixture was made). Needs the model's file: POCKET_TEST_MODEL, or what the bootstrap script fetched; without it
+// nothing is checked, and that is said.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
@@ -48,13 +48,15 @@ std::size_t arg_max(std::span<const float> logits) {
 // How far llama.cpp's logits may lie from ours, for any two tokens of one position.
 //
 // Its 8-bit activations (one scale to 32 values) dominate, our 16-bit ones are 257 times finer. What 8 bits do to this
-// very position is measured with our own A8: sigma, the root mean square over the vocabulary of A8 minus A16. Ours has one
-// scale to 64 values, which is never finer than one to 32. The difference of two logits has at most sqrt(2) times that
-// deviation; six of those are allowed.
+// very position is measured with our own A8: sigma, the root mean square over the vocabulary of A8 minus A16. Ours has
+// one scale to 64 values, which is never finer than one to 32. The difference of two logits has at most sqrt(2) times
+// that deviation; six of those are allowed.
 //
 // The second fixture was made with float32 activations; what is left is llama.cpp's rounding of q, keys and values to
 // float16 (11 bits to the 8 of A8, in the attention alone): an eighth.
-double bound_of(double sigma, bool float_activations) { return 6 * std::sqrt(2.0) * sigma / (float_activations ? 8 : 1); }
+double bound_of(double sigma, bool float_activations) {
+  return 6 * std::sqrt(2.0) * sigma / (float_activations ? 8 : 1);
+}
 
 double root_mean_square(std::span<const float> a, std::span<const float> b) {
   double sum = 0;
@@ -148,9 +150,12 @@ TEST_CASE("SmolLM2: the top token is llama.cpp's wherever the margin allows no o
     }
   }
   for (const Tally* t : {&q8, &f32})
-    std::printf("llama.cpp with %s activations: %zu positions, %zu beyond doubt, %zu equal; logits differ by %.4f (rms), %.3f at most\n",
-                t == &q8 ? "8-bit" : "float32", t->positions, t->sure, t->equal, std::sqrt(t->squares / static_cast<double>(t->logits)), t->worst);
-  REQUIRE(q8.sure * 3 > q8.positions);   // the bounds leave something to check
+    std::printf(
+        "llama.cpp with %s activations: %zu positions, %zu beyond doubt, %zu equal; logits differ by %.4f (rms), %.3f "
+        "at most\n",
+        t == &q8 ? "8-bit" : "float32", t->positions, t->sure, t->equal,
+        std::sqrt(t->squares / static_cast<double>(t->logits)), t->worst);
+  REQUIRE(q8.sure * 3 > q8.positions);  // the bounds leave something to check
   REQUIRE(f32.sure * 3 > f32.positions * 2);
   REQUIRE(f32.squares < q8.squares / 100);  // ours is a 16-bit engine: ten times closer to the exact one
 }

@@ -44,7 +44,8 @@ class Guarded {
     const std::size_t bytes = count * sizeof(T), inside = (bytes + page - 1) / page * page;
     size_ = inside + 2 * page;
     base_ = static_cast<std::byte*>(mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    if (base_ == MAP_FAILED || mprotect(base_ + page, inside == 0 ? page : inside, PROT_READ | PROT_WRITE) != 0) std::abort();
+    if (base_ == MAP_FAILED || mprotect(base_ + page, inside == 0 ? page : inside, PROT_READ | PROT_WRITE) != 0)
+      std::abort();
     data_ = reinterpret_cast<T*>(base_ + page + (at_front ? 0 : inside - bytes));
   }
   Guarded(const Guarded&) = delete;

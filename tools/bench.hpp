@@ -54,7 +54,8 @@ inline int run_bench(const RunOptions& run, const BenchOptions& o, bool as_json)
     for (int i = 0; i < reads_per_stage; ++i) read.push_back(wall.measure(*pool));
   };
   for (int r = -1; r < o.repeat; ++r) {  // run -1 warms up
-    if (!as_json) std::fprintf(stderr, "\r%s %d of %d ", r < 0 ? "warm-up" : "run", r < 0 ? 1 : r + 1, r < 0 ? 1 : o.repeat);
+    if (!as_json)
+      std::fprintf(stderr, "\r%s %d of %d ", r < 0 ? "warm-up" : "run", r < 0 ? 1 : r + 1, r < 0 ? 1 : o.repeat);
     if (r >= 0) measure_wall();
     check_or_die(session.rewind(0));
     if (o.prompt > 0) {
@@ -82,11 +83,14 @@ inline int run_bench(const RunOptions& run, const BenchOptions& o, bool as_json)
   std::size_t weights = m.weight_bytes;
   if (!m.tied) weights -= m.weights.embedding.bytes();
   const std::size_t kv_per_position = KvCache::values(m.spec, 16) / 16 * sizeof(f16);
-  const double bytes = static_cast<double>(weights) + static_cast<double>(kv_per_position) *
-                                                          (static_cast<double>(o.depth) + static_cast<double>(o.generate) / 2);
+  const double bytes =
+      static_cast<double>(weights) +
+      static_cast<double>(kv_per_position) * (static_cast<double>(o.depth) + static_cast<double>(o.generate) / 2);
   const Spread w = spread(read);
   const char* isa = session.backend().kernels().name;
-  const auto to_json = [](const Spread& s) { return nlohmann::ordered_json{{"median", s.median}, {"min", s.min}, {"max", s.max}}; };
+  const auto to_json = [](const Spread& s) {
+    return nlohmann::ordered_json{{"median", s.median}, {"min", s.min}, {"max", s.max}};
+  };
   nlohmann::ordered_json j;
   j["model"] = m.name;
   j["isa"] = isa;
@@ -115,10 +119,13 @@ inline int run_bench(const RunOptions& run, const BenchOptions& o, bool as_json)
     std::printf("  %-28s %9.1f %s   (%.1f to %.1f)\n", what, s.median, unit, s.min, s.max);
   };
   if (!prefill.empty()) row(("prefill of " + std::to_string(o.prompt)).c_str(), spread(prefill), "tokens/s");
-  if (!decode.empty()) row(("decode of " + std::to_string(o.generate) + " at depth " + std::to_string(o.depth)).c_str(), spread(decode), "tokens/s");
+  if (!decode.empty())
+    row(("decode of " + std::to_string(o.generate) + " at depth " + std::to_string(o.depth)).c_str(), spread(decode),
+        "tokens/s");
   row("wall: reads of the weights", w, "GB/s");
   if (!decode.empty())
-    std::printf("  %-28s %9.2f          (%.1f MB a token)\n", "decode's share of the wall", j["wall_share"].get<double>(), bytes * 1e-6);
+    std::printf("  %-28s %9.2f          (%.1f MB a token)\n", "decode's share of the wall",
+                j["wall_share"].get<double>(), bytes * 1e-6);
   return 0;
 }
 

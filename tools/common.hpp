@@ -45,7 +45,7 @@ inline void check_or_die(Expected<void> e) {
 // Set by Ctrl-C; a second Ctrl-C before the first was seen ends the program.
 inline std::atomic<bool> interrupted{false};
 inline void catch_interrupt() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = [](int) {
     if (interrupted.exchange(true)) _exit(130);
   };
@@ -65,8 +65,9 @@ inline std::string find_model(const std::string& given) {
     const auto path = root / "models" / fetched_model;
     if (std::filesystem::is_regular_file(path, ignored)) return path.string();
   }
-  die({Errc::io, "no model: third_party/bootstrap.sh fetches one (SmolLM2-135M-Instruct), --model takes a GGUF file or a "
-                 "package directory, and `pocket synthesize` makes a package with random weights"});
+  die({Errc::io,
+       "no model: third_party/bootstrap.sh fetches one (SmolLM2-135M-Instruct), --model takes a GGUF file or a "
+       "package directory, and `pocket synthesize` makes a package with random weights"});
 }
 
 // A model with what its file says about text; tokenizer and template are absent where the file has none.

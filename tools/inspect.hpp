@@ -36,7 +36,8 @@ inline int inspect(const RunOptions& options, bool as_json) {
   SessionShape shape;
   shape.context = options.context != 0 ? options.context : (std::min<std::size_t>)(4096, s.positions);
   if (shape.context > s.positions)
-    die({Errc::invalid_argument, "--context " + std::to_string(shape.context) + ": the model takes at most " + std::to_string(s.positions)});
+    die({Errc::invalid_argument,
+         "--context " + std::to_string(shape.context) + ": the model takes at most " + std::to_string(s.positions)});
   shape.threads = pool->concurrency();
   shape.activations = activation_form(options.activations);
   shape.batch = (std::min)(shape.batch, shape.context);
@@ -46,17 +47,27 @@ inline int inspect(const RunOptions& options, bool as_json) {
     nlohmann::ordered_json j;
     j["model"] = m.name;
     j["architecture"] = m.architecture;
-    j["spec"] = {{"layers", s.layers}, {"hidden", s.hidden}, {"heads", s.heads}, {"kv_heads", s.kv_heads},
-                 {"head_dim", s.head_dim}, {"ffn", s.ffn}, {"vocab", s.vocab}, {"positions", s.positions},
-                 {"qk_norm", s.qk_norm}, {"tied", m.tied}, {"rms_epsilon", m.weights.rms_epsilon}, {"rope_base", m.weights.rope_base}};
+    j["spec"] = {{"layers", s.layers},
+                 {"hidden", s.hidden},
+                 {"heads", s.heads},
+                 {"kv_heads", s.kv_heads},
+                 {"head_dim", s.head_dim},
+                 {"ffn", s.ffn},
+                 {"vocab", s.vocab},
+                 {"positions", s.positions},
+                 {"qk_norm", s.qk_norm},
+                 {"tied", m.tied},
+                 {"rms_epsilon", m.weights.rms_epsilon},
+                 {"rope_base", m.weights.rope_base}};
     j["bytes_by_format"] = bytes_by_format(m);
     j["quantized_while_loading"] = m.quantized_here;
     j["tokenizer"] = open.tokenizer.has_value();
     j["chat_template"] = open.chat_template.has_value();
     j["isa"] = kernels->name;
-    j["plan"] = {{"context", shape.context}, {"batch", shape.batch}, {"threads", shape.threads},
-                 {"activations", name_of(shape.activations)}, {"weight_bytes", plan.weight_bytes},
-                 {"mapped_bytes", m.mapped_bytes}, {"kv_bytes", plan.kv_bytes}, {"workspace_bytes", plan.workspace_bytes},
+    j["plan"] = {{"context", shape.context},          {"batch", shape.batch},
+                 {"threads", shape.threads},          {"activations", name_of(shape.activations)},
+                 {"weight_bytes", plan.weight_bytes}, {"mapped_bytes", m.mapped_bytes},
+                 {"kv_bytes", plan.kv_bytes},         {"workspace_bytes", plan.workspace_bytes},
                  {"total_bytes", plan.total_bytes}};
     std::printf("%s\n", j.dump(2).c_str());
     return 0;
@@ -64,20 +75,26 @@ inline int inspect(const RunOptions& options, bool as_json) {
   char text[32];
   std::printf("model          %s\n", m.name.c_str());
   std::printf("architecture   %s%s\n", m.architecture.c_str(), s.qk_norm ? ", q and k normalised" : "");
-  std::printf("shape          %zu layers, hidden %zu, %zu query heads on %zu KV heads of %zu, feed-forward %zu\n", s.layers,
-              s.hidden, s.heads, s.kv_heads, s.head_dim, s.ffn);
-  std::printf("vocabulary     %zu, output %s; up to %zu positions\n", s.vocab, m.tied ? "tied to the embedding" : "of its own", s.positions);
-  std::printf("constants      norm epsilon %g, rotary base %g\n", static_cast<double>(m.weights.rms_epsilon), m.weights.rope_base);
+  std::printf("shape          %zu layers, hidden %zu, %zu query heads on %zu KV heads of %zu, feed-forward %zu\n",
+              s.layers, s.hidden, s.heads, s.kv_heads, s.head_dim, s.ffn);
+  std::printf("vocabulary     %zu, output %s; up to %zu positions\n", s.vocab,
+              m.tied ? "tied to the embedding" : "of its own", s.positions);
+  std::printf("constants      norm epsilon %g, rotary base %g\n", static_cast<double>(m.weights.rms_epsilon),
+              m.weights.rope_base);
   std::printf("weights        ");
   for (const auto& [format, bytes] : bytes_by_format(m)) std::printf("%s %s  ", format.c_str(), megabytes(bytes, text));
   std::printf("(all with norms %s)\n", megabytes(m.weight_bytes, text));
-  if (m.quantized_here) std::printf("               floats were quantised to 4 bits while loading (min/max, group 64)\n");
-  std::printf("text           %s\n", open.chat_template ? "tokenizer and chat template" : open.tokenizer ? "tokenizer" : "none");
+  if (m.quantized_here)
+    std::printf("               floats were quantised to 4 bits while loading (min/max, group 64)\n");
+  std::printf("text           %s\n", open.chat_template ? "tokenizer and chat template"
+                                     : open.tokenizer   ? "tokenizer"
+                                                        : "none");
   if (!open.why_no_text.empty()) std::printf("               %s\n", open.why_no_text.c_str());
   std::printf("instructions   %s\n", kernels->name);
-  std::printf("\nmemory of a session: context %zu, batch %zu, %u thread%s, activations %s\n", shape.context, shape.batch,
-              shape.threads, shape.threads == 1 ? "" : "s", name_of(shape.activations));
-  std::printf("  weights      %12s  %s\n", megabytes(plan.weight_bytes, text), m.mapped_bytes != 0 ? "mapped from the file, shared" : "repacked in private memory, shared by sessions");
+  std::printf("\nmemory of a session: context %zu, batch %zu, %u thread%s, activations %s\n", shape.context,
+              shape.batch, shape.threads, shape.threads == 1 ? "" : "s", name_of(shape.activations));
+  std::printf("  weights      %12s  %s\n", megabytes(plan.weight_bytes, text),
+              m.mapped_bytes != 0 ? "mapped from the file, shared" : "repacked in private memory, shared by sessions");
   std::printf("  KV cache     %12s  float16\n", megabytes(plan.kv_bytes, text));
   std::printf("  workspace    %12s\n", megabytes(plan.workspace_bytes, text));
   std::printf("  total        %12s\n", megabytes(plan.total_bytes, text));

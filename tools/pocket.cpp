@@ -14,23 +14,35 @@ namespace {
 using namespace tools;
 
 void add_run_options(CLI::App& app, RunOptions& o, bool with_context = true) {
-  app.add_option("--model", o.model, "a GGUF file or a package directory (default: $POCKET_MODEL, or what third_party/bootstrap.sh fetched)");
+  app.add_option(
+      "--model", o.model,
+      "a GGUF file or a package directory (default: $POCKET_MODEL, or what third_party/bootstrap.sh fetched)");
   app.add_option("--threads", o.threads, "threads, at most 1024 (default: one per core)")->check(CLI::Range(1, 1024));
   app.add_option("--activations", o.activations, "a16 (16 bits) or a8 (8 bits: faster prompts, less exact)")
-      ->check(CLI::IsMember({"a16", "a8"}))->capture_default_str();
+      ->check(CLI::IsMember({"a16", "a8"}))
+      ->capture_default_str();
   app.add_option("--isa", o.isa, "instruction set: avx2, portable (default: $POCKET_ISA, or the best that runs here)");
   if (with_context)
-    app.add_option("--context", o.context, "positions for prompt and answer together (default: 4096 or the model's limit)")
+    app.add_option("--context", o.context,
+                   "positions for prompt and answer together (default: 4096 or the model's limit)")
         ->check(CLI::Range(1, 1 << 24));
 }
 
 void add_talk_options(CLI::App& app, TalkOptions& o) {
   SamplingOptions& s = o.generate.sampling;
   app.add_option("--system", o.system, "the system message (default: the model's own)");
-  app.add_option("--max-tokens", o.generate.max_tokens, "longest answer, in tokens")->check(CLI::Range(1, 1 << 24))->capture_default_str();
-  app.add_option("--temperature", s.temperature, "0 always takes the likeliest token")->check(CLI::Range(0.0, 100.0))->capture_default_str();
-  app.add_option("--top-p", s.top_p, "smallest set of tokens with this probability")->check(CLI::Range(0.0, 1.0))->capture_default_str();
-  app.add_option("--top-k", s.top_k, "only the k likeliest tokens; 0: all")->check(CLI::Range(0, 1 << 24))->capture_default_str();
+  app.add_option("--max-tokens", o.generate.max_tokens, "longest answer, in tokens")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+  app.add_option("--temperature", s.temperature, "0 always takes the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  app.add_option("--top-p", s.top_p, "smallest set of tokens with this probability")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--top-k", s.top_k, "only the k likeliest tokens; 0: all")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
   app.add_option("--seed", s.seed, "of the sampler: the same seed gives the same answer")->capture_default_str();
   app.add_flag("--quiet", o.quiet, "no figures after the answer");
 }
@@ -60,20 +72,32 @@ int run(int argc, char** argv) {
   add_run_options(*inspect_app, options);
   inspect_app->add_flag("--json", json, "for scripts");
 
-  CLI::App* synthesize_app = app.add_subcommand("synthesize", "a package with seeded random weights, for speed and memory");
+  CLI::App* synthesize_app =
+      app.add_subcommand("synthesize", "a package with seeded random weights, for speed and memory");
   synthesize_app->add_option("--spec", synthesize_options.spec, "mnn-pocket-0.3b or qwen3-0.6b")
-      ->check(CLI::IsMember({"mnn-pocket-0.3b", "qwen3-0.6b"}))->capture_default_str();
+      ->check(CLI::IsMember({"mnn-pocket-0.3b", "qwen3-0.6b"}))
+      ->capture_default_str();
   synthesize_app->add_option("--out", synthesize_options.out, "directory of the package, made if missing")->required();
   synthesize_app->add_option("--seed", synthesize_options.seed, "of the weights")->capture_default_str();
   synthesize_app->add_flag("--force", synthesize_options.force, "replace a package that is there");
 
   CLI::App* bench_app = app.add_subcommand("bench", "speed, beside the memory bandwidth of this machine");
   add_run_options(*bench_app, options, false);
-  bench_app->add_option("--prompt", bench_options.prompt, "tokens of the prefill")->check(CLI::Range(0, 1 << 20))->capture_default_str();
-  bench_app->add_option("--generate", bench_options.generate, "tokens decoded")->check(CLI::Range(0, 1 << 20))->capture_default_str();
-  bench_app->add_option("--depth", bench_options.depth, "tokens in the context before decoding starts")->check(CLI::Range(0, 1 << 20))->capture_default_str();
-  bench_app->add_option("--batch", bench_options.batch, "tokens of one prefill step")->check(CLI::Range(1, 65536))->capture_default_str();
-  bench_app->add_option("--repeat", bench_options.repeat, "runs after the warm-up")->check(CLI::Range(1, 1000))->capture_default_str();
+  bench_app->add_option("--prompt", bench_options.prompt, "tokens of the prefill")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  bench_app->add_option("--generate", bench_options.generate, "tokens decoded")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  bench_app->add_option("--depth", bench_options.depth, "tokens in the context before decoding starts")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  bench_app->add_option("--batch", bench_options.batch, "tokens of one prefill step")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  bench_app->add_option("--repeat", bench_options.repeat, "runs after the warm-up")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   bench_app->add_flag("--json", json, "for scripts");
 
   try {

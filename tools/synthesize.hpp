@@ -1,5 +1,5 @@
-// pocket synthesize: a package of a known shape with seeded random weights, for speed and memory. The same seed gives the
-// same file on every machine.
+// pocket synthesize: a package of a known shape with seeded random weights, for speed and memory. The same seed gives
+// the same file on every machine.
 #ifndef POCKET_TOOLS_SYNTHESIZE_HPP
 #define POCKET_TOOLS_SYNTHESIZE_HPP
 
@@ -73,7 +73,8 @@ inline int synthesize(const SynthesizeOptions& o) {
   const auto progress = [&](std::size_t bytes) {
     const std::size_t before = done * 20 / total;
     done += bytes;
-    if (terminal && done * 20 / total != before) std::fprintf(stderr, "\rwriting %s: %zu %%", o.out.c_str(), done * 100 / total);
+    if (terminal && done * 20 / total != before)
+      std::fprintf(stderr, "\rwriting %s: %zu %%", o.out.c_str(), done * 100 / total);
   };
   const auto matrix = [&](const std::string& name, PackedMatrix&, std::size_t n, std::size_t k) -> Expected<void> {
     SplitMix random(seeds.next());
@@ -96,8 +97,9 @@ inline int synthesize(const SynthesizeOptions& o) {
   check_or_die(pocket::detail::for_each_tensor(spec, names, true, matrix, vector));
   check_or_die(writer.finish());
   if (terminal) std::fprintf(stderr, "\r");
-  std::printf("%s: %.1f MB of weights in shape %s, seed %llu (random: it will not make sense)\n", package_path(o.out).c_str(),
-              static_cast<double>(total) * 1e-6, o.spec.c_str(), static_cast<unsigned long long>(o.seed));
+  std::printf("%s: %.1f MB of weights in shape %s, seed %llu (random: it will not make sense)\n",
+              package_path(o.out).c_str(), static_cast<double>(total) * 1e-6, o.spec.c_str(),
+              static_cast<unsigned long long>(o.seed));
   return 0;
 }
 

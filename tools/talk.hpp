@@ -34,14 +34,16 @@ inline std::unique_ptr<Speaker> make_speaker(const RunOptions& run, bool needs_t
   s->pool = value_or_die(ThreadPool::create(run.threads));
   s->open = value_or_die(open_model(find_model(run.model), *s->pool, true));
   if (!s->open.tokenizer || (needs_template && !s->open.chat_template))
-    die({Errc::unsupported, s->open.why_no_text + (s->open.tokenizer ? "; `pocket generate --raw` continues plain text" : "")});
+    die({Errc::unsupported,
+         s->open.why_no_text + (s->open.tokenizer ? "; `pocket generate --raw` continues plain text" : "")});
   SessionShape shape;
   shape.context = run.context != 0 ? run.context : (std::min<std::size_t>)(4096, s->open.model.spec.positions);
   shape.activations = activation_form(run.activations);
   CpuBackend::Options backend;
   backend.executor = s->pool.get();
   backend.kernels = choose_kernels(run.isa);
-  s->session = value_or_die(Transformer<RuntimeSpec>::create(s->open.model.spec, s->open.model.weights, shape, backend));
+  s->session =
+      value_or_die(Transformer<RuntimeSpec>::create(s->open.model.spec, s->open.model.weights, shape, backend));
   return s;
 }
 

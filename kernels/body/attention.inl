@@ -1,7 +1,7 @@
 // One chunk of attention (see AttentionChunk), written once over an instruction set's Rows: sixteen positions side by
-// side for the scores, sixteen columns of the head for the values. Up to four query heads share each conversion of K and
-// V: eight accumulators of eight lanes, enough to cover the latency of a fused multiply-add on two ports.
-// Included inside an instruction set's namespace and target region. No include guard.
+// side for the scores, sixteen columns of the head for the values. Up to four query heads share each conversion of K
+// and V: eight accumulators of eight lanes, enough to cover the latency of a fused multiply-add on two ports. Included
+// inside an instruction set's namespace and target region. No include guard.
 template <int H>
 POCKET_ALWAYS_INLINE void attention_scores(const AttentionChunk& c, std::size_t h0) {
   const float* q = c.q + h0 * c.head_dim;
@@ -29,7 +29,8 @@ POCKET_ALWAYS_INLINE void attention_values(const AttentionChunk& c, std::size_t 
     for (std::size_t j = 0; j < c.count; ++j, v += c.head_dim, ++p) {
       const Rows values = load_f16(reinterpret_cast<const std::byte*>(v));
 #pragma GCC unroll 4
-      for (int h = 0; h < H; ++h) acc[h] = fma(broadcast(p[static_cast<std::size_t>(h) * attention_chunk]), values, acc[h]);
+      for (int h = 0; h < H; ++h)
+        acc[h] = fma(broadcast(p[static_cast<std::size_t>(h) * attention_chunk]), values, acc[h]);
     }
     for (int h = 0; h < H; ++h) store(c.out + (h0 + static_cast<std::size_t>(h)) * c.head_dim + d, acc[h]);
   }

@@ -5,7 +5,7 @@
 //   begin(tokens, position)      the step's tokens, in host memory, and the position of the first
 //   embed(E, x)                  x[m, hidden] = rows of E
 //   norm_project(x, g, W, y)     y[m, n] = RMSNorm(x; g) W^T
-//   rope_append(qkv, l, qg, kg)  q, k: RMSNorm per head with qg, kg (where the model has them), rotary embedding; k and v
+//   rope_append(qkv, l, qg, kg)  q, k: RMSNorm per head with qg, kg (where the model has them), rotary embedding; k, v
 //                                to the cache of layer l; q scaled by 1/sqrt(head_dim)
 //   attend(qkv, l, y)            y[m, heads*head_dim]: causal attention over the cache of layer l
 //   project_add(y, W, x)         x += y W^T
@@ -27,8 +27,8 @@
 POCKET_NAMESPACE_BEGIN
 
 template <class B>
-concept Backend = requires(B b, const typename B::Weights& w, typename B::Buffer x, std::span<const std::int32_t> tokens,
-                           std::size_t i) {
+concept Backend = requires(B b, const typename B::Weights& w, typename B::Buffer x,
+                           std::span<const std::int32_t> tokens, std::size_t i) {
   typename B::Options;
   b.begin(tokens, i);
   b.embed(w.embedding, x);

@@ -2,8 +2,8 @@
 //
 // Guarantee: within one instruction set and one program a token's logits are the same bits for any thread count, any
 // batch, and whether it came in one prefill, in chunks, by decoding or in a verification. It rests on the kernels (one
-// accumulator per output, groups in order), on element-wise functions that handle one row at a time, and on attention in
-// chunks of 256 positions at absolute places, joined in ascending order.
+// accumulator per output, groups in order), on element-wise functions that handle one row at a time, and on attention
+// in chunks of 256 positions at absolute places, joined in ascending order.
 //
 // All memory is laid out when the session is created; no operation allocates.
 #ifndef POCKET_BACKEND_CPU_HPP
@@ -236,7 +236,8 @@ class CpuBackend {
   }
 
   Activations activations(std::size_t tokens, std::size_t k) const noexcept {
-    return {memory_.at<std::int8_t>(layout_.codes), memory_.at<GroupScale>(layout_.scales), tokens, k, shape_.activations};
+    return {memory_.at<std::int8_t>(layout_.codes), memory_.at<GroupScale>(layout_.scales), tokens, k,
+            shape_.activations};
   }
   static Activations row(const Activations& a, std::size_t i) noexcept {
     return {a.codes + i * a.code_stride(), a.scales + i * a.groups(), 1, a.k, a.form};

@@ -24,9 +24,8 @@ class LoopBody {
  public:
   template <class F, class = std::enable_if_t<!std::is_same_v<std::remove_cvref_t<F>, LoopBody>>>
   LoopBody(F&& f) noexcept
-      : context_(const_cast<void*>(static_cast<const void*>(&f))), call_([](void* c, std::size_t i, unsigned w) {
-          (*static_cast<std::remove_reference_t<F>*>(c))(i, w);
-        }) {}
+      : context_(const_cast<void*>(static_cast<const void*>(&f))),
+        call_([](void* c, std::size_t i, unsigned w) { (*static_cast<std::remove_reference_t<F>*>(c))(i, w); }) {}
   void operator()(std::size_t index, unsigned worker) const { call_(context_, index, worker); }
 
  private:
@@ -40,8 +39,8 @@ class Executor {
   // How many workers may run a body at once, at least 1. Constant over the executor's life.
   virtual unsigned concurrency() const noexcept = 0;
   // Calls body(i, w) once for every i in [0, n), w in [0, concurrency()) and no two calls with one w at the same time,
-  // and returns when all have returned. Any order, any split. What the bodies wrote is visible to the caller afterwards.
-  // Bodies do not throw and do not call parallel_for of the same executor.
+  // and returns when all have returned. Any order, any split. What the bodies wrote is visible to the caller
+  // afterwards. Bodies do not throw and do not call parallel_for of the same executor.
   virtual void parallel_for(std::size_t n, LoopBody body) noexcept = 0;
 };
 
@@ -76,8 +75,8 @@ class ThreadPool final : public Executor {
       w.index = i + 1;
       if (pthread_create(&w.thread, nullptr, &ThreadPool::main, &w) != 0) {
         pool->workers_.resize(i);
-        return fail(Errc::out_of_memory, "cannot start thread " + std::to_string(i + 2) + " of " +
-                                             std::to_string(threads));
+        return fail(Errc::out_of_memory,
+                    "cannot start thread " + std::to_string(i + 2) + " of " + std::to_string(threads));
       }
     }
     return pool;

@@ -69,14 +69,14 @@ inline Error fail(Errc code, std::string message) { return Error{code, std::move
 POCKET_NAMESPACE_END
 
 // POCKET_TRY(name, expression): `name` becomes a reference to the value; an error returns from the calling function.
-#define POCKET_TRY(name, ...)                                                                                          \
-  auto name##_expected = (__VA_ARGS__);                                                                                \
-  if (!name##_expected) return std::move(name##_expected).error();                                                     \
+#define POCKET_TRY(name, ...)                                      \
+  auto name##_expected = (__VA_ARGS__);                            \
+  if (!name##_expected) return std::move(name##_expected).error(); \
   auto& name = *name##_expected
 // POCKET_CHECK(expression): the same for Expected<void>.
-#define POCKET_CHECK(...)                                                                                              \
-  do {                                                                                                                 \
-    if (auto pocket_check = (__VA_ARGS__); !pocket_check) return std::move(pocket_check).error();                      \
+#define POCKET_CHECK(...)                                                                         \
+  do {                                                                                            \
+    if (auto pocket_check = (__VA_ARGS__); !pocket_check) return std::move(pocket_check).error(); \
   } while (false)
 
 #endif

@@ -43,10 +43,10 @@ constexpr f16 to_f16(float v) noexcept {
   const std::uint32_t a = u & 0x7fffffffu;
   const auto pack = [sign](std::uint32_t b) { return f16{static_cast<std::uint16_t>(sign | b)}; };
   if (a > 0x7f800000u) return pack(0x7e00u | ((a >> 13) & 0x1ffu));  // quiet NaN, payload's top bits
-  if (a >= 0x477ff000u) return pack(0x7c00u);                         // 65520 and above round to infinity
-  if (a < 0x38800000u) {                                              // below 2^-14: subnormal, in steps of 2^-24
-    if (a < 0x33000000u) return pack(0);                              // below 2^-25
-    const std::uint32_t shift = 126u - (a >> 23);                     // 14..24 bits of the 24-bit significand go
+  if (a >= 0x477ff000u) return pack(0x7c00u);                        // 65520 and above round to infinity
+  if (a < 0x38800000u) {                                             // below 2^-14: subnormal, in steps of 2^-24
+    if (a < 0x33000000u) return pack(0);                             // below 2^-25
+    const std::uint32_t shift = 126u - (a >> 23);                    // 14..24 bits of the 24-bit significand go
     const std::uint32_t m = (a & 0x7fffffu) | 0x800000u;
     const std::uint32_t half = 1u << (shift - 1u);
     return pack((m + half - 1u + ((m >> shift) & 1u)) >> shift);

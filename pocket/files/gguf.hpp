@@ -160,24 +160,15 @@ class GgufFile {
 
   static std::optional<Integer> as_integer(GgufValueType type, const std::byte* from) noexcept {
     switch (type) {
-      case GgufValueType::u8:
-        return widen<std::uint8_t>(from);
-      case GgufValueType::i8:
-        return widen<std::int8_t>(from);
-      case GgufValueType::u16:
-        return widen<std::uint16_t>(from);
-      case GgufValueType::i16:
-        return widen<std::int16_t>(from);
-      case GgufValueType::u32:
-        return widen<std::uint32_t>(from);
-      case GgufValueType::i32:
-        return widen<std::int32_t>(from);
-      case GgufValueType::u64:
-        return widen<std::uint64_t>(from);
-      case GgufValueType::i64:
-        return widen<std::int64_t>(from);
-      default:
-        return std::nullopt;
+      case GgufValueType::u8: return widen<std::uint8_t>(from);
+      case GgufValueType::i8: return widen<std::int8_t>(from);
+      case GgufValueType::u16: return widen<std::uint16_t>(from);
+      case GgufValueType::i16: return widen<std::int16_t>(from);
+      case GgufValueType::u32: return widen<std::uint32_t>(from);
+      case GgufValueType::i32: return widen<std::int32_t>(from);
+      case GgufValueType::u64: return widen<std::uint64_t>(from);
+      case GgufValueType::i64: return widen<std::int64_t>(from);
+      default: return std::nullopt;
     }
   }
 

@@ -85,22 +85,17 @@ constexpr std::uint64_t gguf_value_bytes(GgufValueType type) noexcept {
   switch (type) {
     case GgufValueType::u8:
     case GgufValueType::i8:
-    case GgufValueType::boolean:
-      return 1;
+    case GgufValueType::boolean: return 1;
     case GgufValueType::u16:
-    case GgufValueType::i16:
-      return 2;
+    case GgufValueType::i16: return 2;
     case GgufValueType::u32:
     case GgufValueType::i32:
-    case GgufValueType::f32:
-      return 4;
+    case GgufValueType::f32: return 4;
     case GgufValueType::u64:
     case GgufValueType::i64:
-    case GgufValueType::f64:
-      return 8;
+    case GgufValueType::f64: return 8;
     case GgufValueType::string:
-    case GgufValueType::array:
-      break;
+    case GgufValueType::array: break;
   }
   return 0;
 }

@@ -67,16 +67,11 @@ enum class StopReason : unsigned char {
 
 constexpr std::string_view name_of(StopReason reason) noexcept {
   switch (reason) {
-    case StopReason::stop_token:
-      return "stop token";
-    case StopReason::max_tokens:
-      return "token limit";
-    case StopReason::context_full:
-      return "context full";
-    case StopReason::cancelled:
-      return "cancelled";
-    case StopReason::callback:
-      return "stopped by the caller";
+    case StopReason::stop_token: return "stop token";
+    case StopReason::max_tokens: return "token limit";
+    case StopReason::context_full: return "context full";
+    case StopReason::cancelled: return "cancelled";
+    case StopReason::callback: return "stopped by the caller";
   }
   return "unknown";
 }

@@ -45,10 +45,12 @@ struct SamplingOptions {
 inline std::int32_t arg_max(std::span<const float> logits) noexcept {
   if (logits.empty() || std::isnan(logits[0])) return -1;
   std::size_t best = 0;
+  float greatest = logits[0];
   for (std::size_t i = 1; i < logits.size(); ++i) {
-    if (logits[i] <= logits[best]) continue;  // false for NaN too: one comparison for most logits
+    if (logits[i] <= greatest) continue;  // false for NaN too: one comparison for most logits
     if (std::isnan(logits[i])) return -1;
     best = i;
+    greatest = logits[i];
   }
   return static_cast<std::int32_t>(best);
 }
@@ -95,30 +97,43 @@ class Random {
   std::array<std::uint64_t, 4> state_;
 };
 
-// A probability before normalisation: round(2^39 * 2^-y) for y = halvings / 2^32, halvings >= 0. Relative error below
-// 2^-29, and one unit; 0 from 2^-40 on. 2^39 leaves room for the sum over 2^24 tokens in 64 bits.
+// 2^(i/16), and the coefficients of 2^(f/16) - 1 in f, (ln 2 / 16)^n / n! for n = 1..5 (the next term is 9e-12): both
+// times 2^32.
+inline constexpr std::array<std::uint64_t, 16> sixteenth_powers = [] {
+  std::array<std::uint64_t, 16> powers{};
+  double power = 1;
+  for (std::uint64_t& p : powers) {
+    p = static_cast<std::uint64_t>(power * 0x1p32 + 0.5);
+    power *= 1.0442737824274138403;
+  }
+  return powers;
+}();
+inline constexpr std::array<std::uint64_t, 5> sixteenth_series = [] {
+  std::array<std::uint64_t, 5> series{};
+  double term = 1;
+  for (std::size_t n = 0; n < series.size(); ++n) {
+    term *= 0.69314718055994530942 / 16 / static_cast<double>(n + 1);
+    series[n] = static_cast<std::uint64_t>(term * 0x1p32 + 0.5);
+  }
+  return series;
+}();
+
+// A probability before normalisation: 2^39 * 2^-y, rounded down, for y = halvings / 2^32 >= 0. Relative error below
+// 2^-29, and one unit; 0 for y > 39. 2^39 leaves room for the sum over 2^24 tokens in 64 bits.
 // Integers, because exp differs between C libraries in its last bit, and compilers fuse multiplications and additions
 // where the target can.
 inline constexpr std::size_t most_sampled_vocab = std::size_t{1} << 24;
+inline constexpr std::size_t most_halvings = 39;
 constexpr std::uint64_t softmax_weight(double halvings) noexcept {
-  // 2^f = sum of (ln 2)^n / n! * f^n, n <= 11 (the next term is 3e-11); the coefficients of n >= 1 times 2^32.
-  constexpr auto coefficients = [] {
-    std::array<std::uint64_t, 11> c{};
-    double term = 1;
-    for (std::size_t n = 0; n < c.size(); ++n) {
-      term *= 0.69314718055994530942 / static_cast<double>(n + 1);
-      c[n] = static_cast<std::uint64_t>(term * 0x1p32 + 0.5);
-    }
-    return c;
-  }();
-  if (!(halvings < 0x1p32 * 40)) return 0;
+  if (!(halvings <= 0x1p32 * most_halvings)) return 0;
   const auto y = static_cast<std::uint64_t>(halvings);
   const std::uint64_t whole = (y + 0xffffffffu) >> 32;
-  const std::uint64_t f = (whole << 32) - y;  // 2^-y = 2^-whole * 2^(f / 2^32), f < 2^32
-  std::uint64_t sum = 0;                      // stays below 2^32: at f = 1 the terms of n >= 1 make 1
-  for (std::size_t n = coefficients.size(); n-- > 0;) sum = coefficients[n] + (sum * f >> 32);
-  const std::uint64_t power = (std::uint64_t{1} << 32) + (sum * f >> 32);
-  return (power << 7) >> whole;
+  const std::uint64_t rest = (whole << 32) - y;  // 2^-y = 2^-whole * 2^(rest / 2^32), rest < 2^32
+  const std::uint64_t f = rest << 4 & 0xffffffffu;
+  std::uint64_t sum = 0;
+  for (std::size_t n = sixteenth_series.size(); n-- > 0;) sum = sixteenth_series[n] + (sum * f >> 32);
+  const std::uint64_t power = sixteenth_powers[static_cast<std::size_t>(rest >> 28)];
+  return (power + (power * (sum * f >> 32) >> 32)) << 7 >> whole;
 }
 
 class Sampler {
@@ -149,8 +164,7 @@ class Sampler {
       return fail(Errc::invalid_argument, "logits: all are -infinity; there is no token to choose");
     if (method_ == Method::greedy || std::isinf(top)) return best;
     if (method_ == Method::all) return draw_from_all(logits, top);
-    const std::size_t count = method_ == Method::top_k ? top_k_ : keep_possible(logits, top);
-    return draw_top_p(count, top);
+    return method_ == Method::top_k ? draw_from_top_k(top) : draw_from_top_p(logits, top);
   }
 
   std::size_t vocab() const noexcept { return vocab_; }
@@ -188,8 +202,12 @@ class Sampler {
   }
 
   // The difference and the product round once each, the same everywhere: there is no sum to fuse.
-  std::uint64_t weight(float logit, float top) const noexcept {
-    return softmax_weight((static_cast<double>(top) - static_cast<double>(logit)) * scale_);
+  double halvings(float logit, float top) const noexcept {
+    return (static_cast<double>(top) - static_cast<double>(logit)) * scale_;
+  }
+  std::uint64_t weight(float logit, float top) const noexcept { return softmax_weight(halvings(logit, top)); }
+  std::uint64_t reaching_top_p(std::uint64_t total) const noexcept {
+    return top_p_ < 1 ? static_cast<std::uint64_t>(std::ceil(top_p_ * static_cast<double>(total))) : total;
   }
 
   // Fills candidates_ with the k best, in no order; returns the best, -1 on a NaN. One pass with a heap of k, the worst
@@ -213,41 +231,66 @@ class Sampler {
     return std::min_element(begin, end, better)->id;
   }
 
-  // Fills candidates_ with the tokens whose weight is not 0; returns how many.
-  std::size_t keep_possible(std::span<const float> logits, float top) noexcept {
-    std::size_t count = 0;
-    for (std::size_t i = 0; i < logits.size(); ++i)
-      if (weight(logits[i], top) > 0) candidates_[count++] = {logits[i], static_cast<std::int32_t>(i)};
-    return count;
+  std::int32_t draw_from_top_k(float top) noexcept {
+    std::uint64_t total = 0;
+    for (const Candidate& c : candidates_) total += weight(c.logit, top);
+    return draw_best(top_k_, top_k_, 0, reaching_top_p(total), top);
   }
 
-  // Takes candidates off a heap, best first, until they have top_p of the weight: no more is sorted than is kept. What
-  // is taken stands at the end, the best one last.
-  std::int32_t draw_top_p(std::size_t count, float top) noexcept {
-    const auto begin = candidates_.begin();
+  // Without top-k most of the vocabulary is possible, and often some thousand tokens are kept: too many to sort at each
+  // step. The weight in each sixteenth of a halving tells which one top_p ends in; what is better is kept unsorted.
+  std::int32_t draw_from_top_p(std::span<const float> logits, float top) noexcept {
+    std::array<std::uint64_t, most_halvings * 16 + 1> weights{};
+    const auto sixteenth = [](double halvings) { return static_cast<std::size_t>(halvings * 0x1p-28); };
     std::uint64_t total = 0;
-    for (std::size_t i = 0; i < count; ++i) total += weight(candidates_[i].logit, top);
-    const std::uint64_t enough =
-        top_p_ < 1 ? static_cast<std::uint64_t>(std::ceil(top_p_ * static_cast<double>(total))) : total;
-    std::uint64_t kept = 0;
-    std::size_t left = count;
-    std::make_heap(begin, begin + static_cast<std::ptrdiff_t>(count), worse);
-    while (kept < enough) {
-      std::pop_heap(begin, begin + static_cast<std::ptrdiff_t>(left), worse);
-      kept += weight(candidates_[--left].logit, top);
+    for (const float v : logits) {
+      const double y = halvings(v, top);
+      const std::uint64_t w = softmax_weight(y);
+      if (w == 0) continue;
+      weights[sixteenth(y)] += w;
+      total += w;
     }
-    std::uint64_t at = random_.below(kept);
-    std::size_t i = count;
-    for (std::uint64_t w; at >= (w = weight(candidates_[--i].logit, top));) at -= w;
-    return candidates_[i].id;
+    const std::uint64_t enough = reaching_top_p(total);
+    std::uint64_t better_weight = 0;
+    std::size_t last = 0;
+    while (better_weight + weights[last] < enough) better_weight += weights[last++];
+    std::size_t open = 0, sure = candidates_.size();
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      const double y = halvings(logits[i], top);
+      if (!(y < 0x1p28 * static_cast<double>(last + 1))) continue;
+      candidates_[sixteenth(y) < last ? --sure : open++] = {logits[i], static_cast<std::int32_t>(i)};
+    }
+    return draw_best(open, sure, better_weight, enough, top);
+  }
+
+  // Draws from candidates_[sure..end), which together have sure_weight, and the best of candidates_[0..open) that are
+  // needed for the weight to be enough. Those come off a heap: no more is sorted than is kept.
+  std::int32_t draw_best(std::size_t open, std::size_t sure, std::uint64_t sure_weight, std::uint64_t enough,
+                         float top) noexcept {
+    const auto at = [this](std::size_t i) { return candidates_.begin() + static_cast<std::ptrdiff_t>(i); };
+    std::make_heap(at(0), at(open), worse);
+    std::uint64_t kept = sure_weight;
+    for (std::size_t left = open; kept < enough; --left) {
+      std::pop_heap(at(0), at(left), worse);
+      kept += weight(candidates_[left - 1].logit, top);
+    }
+    std::uint64_t drawn = random_.below(kept);
+    for (std::size_t i = candidates_.size(); i > sure; --i) {
+      const std::uint64_t w = weight(candidates_[i - 1].logit, top);
+      if (drawn < w) return candidates_[i - 1].id;
+      drawn -= w;
+    }
+    std::size_t i = open;  // the best stands last
+    for (std::uint64_t w; drawn >= (w = weight(candidates_[i - 1].logit, top)); --i) drawn -= w;
+    return candidates_[i - 1].id;
   }
 
   std::int32_t draw_from_all(std::span<const float> logits, float top) noexcept {
     std::uint64_t total = 0;
     for (const float v : logits) total += weight(v, top);
-    std::uint64_t at = random_.below(total);
+    std::uint64_t drawn = random_.below(total);
     std::size_t i = 0;
-    for (std::uint64_t w; at >= (w = weight(logits[i], top)); ++i) at -= w;
+    for (std::uint64_t w; drawn >= (w = weight(logits[i], top)); ++i) drawn -= w;
     return static_cast<std::int32_t>(i);
   }
 

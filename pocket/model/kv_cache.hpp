@@ -32,7 +32,8 @@ struct KvCache {
     return data + ((2 * layer + 1) * kv_heads + head) * positions * head_dim;
   }
   // Stores one position's key and value, rounded to float16.
-  void append(std::size_t layer, std::size_t head, std::size_t position, const float* key, const float* value) const noexcept {
+  void append(std::size_t layer, std::size_t head, std::size_t position, const float* key,
+              const float* value) const noexcept {
     f16* k = keys(layer, head) + position / key_block * key_block * head_dim + position % key_block;
     f16* v = values(layer, head) + position * head_dim;
     for (std::size_t d = 0; d < head_dim; ++d) {

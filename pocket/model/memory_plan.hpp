@@ -17,10 +17,10 @@ POCKET_NAMESPACE_BEGIN
 
 // A session's size, fixed when it is created.
 struct SessionShape {
-  std::size_t context = 4096;   // positions, prompt and answer together
-  std::size_t batch = 128;      // tokens of one step: prompts are taken in chunks of this
-  std::size_t logit_rows = 1;   // tokens of one call whose logits are wanted (more for verification and scoring)
-  unsigned threads = 1;         // the executor's concurrency
+  std::size_t context = 4096;  // positions, prompt and answer together
+  std::size_t batch = 128;     // tokens of one step: prompts are taken in chunks of this
+  std::size_t logit_rows = 1;  // tokens of one call whose logits are wanted (more for verification and scoring)
+  unsigned threads = 1;        // the executor's concurrency
   ActivationForm activations = ActivationForm::a16;
 };
 
@@ -42,7 +42,8 @@ constexpr MemoryPlan memory_plan(const S& spec, const SessionShape& shape, std::
 }
 // With all matrices in one format and the embedding tied.
 template <class Backend, ModelSpec S>
-constexpr MemoryPlan memory_plan(const S& spec, const SessionShape& shape, WeightFormat format = WeightFormat::w4_g64) noexcept {
+constexpr MemoryPlan memory_plan(const S& spec, const SessionShape& shape,
+                                 WeightFormat format = WeightFormat::w4_g64) noexcept {
   return memory_plan<Backend>(spec, shape, weight_bytes(spec, format));
 }
 

@@ -1,7 +1,8 @@
 // A model's shape. Graph code writes spec.hidden and takes either kind: RuntimeSpec, filled from a file, or a struct of
 // constants for a model known at compile time, whose memory plan is then a constant as well.
 //
-// What is not shape (the norms' epsilon, the base of the rotary embedding) comes with the weights, from the model's file.
+// What is not shape (the norms' epsilon, the base of the rotary embedding) comes with the weights, from the model's
+// file.
 #ifndef POCKET_MODEL_SPEC_HPP
 #define POCKET_MODEL_SPEC_HPP
 
@@ -81,23 +82,25 @@ constexpr std::size_t gate_up_width(const S& s) noexcept {
   return 2 * s.ffn;
 }
 
-// Refuses shapes that the graph cannot run, and absurd ones, naming the dimension. `where` is the file, for the message.
+// Refuses shapes that the graph cannot run, and absurd ones, naming the dimension. `where` is the file, for the
+// message.
 inline Expected<void> check_spec(const RuntimeSpec& s, std::string_view where) {
   struct Dimension {
     const char* name;
     std::size_t value, most, multiple;
   };
   const Dimension dimensions[] = {
-      {"layer count", s.layers, 1024, 1},    {"hidden size", s.hidden, 65536, 16},
-      {"head count", s.heads, 1024, 1},      {"KV head count", s.kv_heads, 1024, 1},
-      {"head size", s.head_dim, 1024, 16},   {"feed-forward size", s.ffn, 1048576, 16},
+      {"layer count", s.layers, 1024, 1},       {"hidden size", s.hidden, 65536, 16},
+      {"head count", s.heads, 1024, 1},         {"KV head count", s.kv_heads, 1024, 1},
+      {"head size", s.head_dim, 1024, 16},      {"feed-forward size", s.ffn, 1048576, 16},
       {"vocabulary size", s.vocab, 1 << 24, 1}, {"context length", s.positions, 1 << 24, 1},
   };
   for (const Dimension& d : dimensions)
     if (d.value == 0 || d.value > d.most || d.value % d.multiple != 0)
       return fail(Errc::unsupported, std::string(where) + ": " + d.name + " " + std::to_string(d.value) +
                                          " (this version runs 1 to " + std::to_string(d.most) +
-                                         (d.multiple > 1 ? ", in multiples of " + std::to_string(d.multiple) : "") + ")");
+                                         (d.multiple > 1 ? ", in multiples of " + std::to_string(d.multiple) : "") +
+                                         ")");
   if (s.heads % s.kv_heads != 0)
     return fail(Errc::unsupported, std::string(where) + ": head count " + std::to_string(s.heads) +
                                        " is not a multiple of the KV head count " + std::to_string(s.kv_heads));

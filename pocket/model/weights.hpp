@@ -1,7 +1,7 @@
 // A model's weights, as a backend sees them: matrices and vectors somewhere in memory, owned by whoever loaded them.
 // One const object serves any number of sessions at once.
 //
-//   qkv       [heads*head_dim + 2*kv_heads*head_dim, hidden]   rows of q, then k, then v; rotary in the rotate-half form
+//   qkv       [heads*head_dim + 2*kv_heads*head_dim, hidden]   rows of q, then k, then v; rotate-half order
 //   output    [hidden, heads*head_dim]
 //   gate_up   [2*ffn, hidden]   16 rows of gate, the same 16 of up, and so on
 //   down      [hidden, ffn]
@@ -41,10 +41,12 @@ using HostWeights = ModelWeights<PackedMatrix, const float*>;
 
 // Does every tensor that the spec asks for exist, with its shape?
 inline Expected<void> check_weights(const RuntimeSpec& s, const HostWeights& w) {
-  const auto matrix = [](const PackedMatrix& m, std::size_t n, std::size_t k, const std::string& name) -> Expected<void> {
+  const auto matrix = [](const PackedMatrix& m, std::size_t n, std::size_t k,
+                         const std::string& name) -> Expected<void> {
     if (m.tiles == nullptr || m.n != n || m.k != k)
-      return fail(Errc::invalid_argument, "weights: " + name + " is " + std::to_string(m.n) + " x " + std::to_string(m.k) +
-                                              ", the model's shape asks for " + std::to_string(n) + " x " + std::to_string(k));
+      return fail(Errc::invalid_argument, "weights: " + name + " is " + std::to_string(m.n) + " x " +
+                                              std::to_string(m.k) + ", the model's shape asks for " +
+                                              std::to_string(n) + " x " + std::to_string(k));
     if (reinterpret_cast<std::uintptr_t>(m.tiles) % 64 != 0)
       return fail(Errc::invalid_argument, "weights: " + name + " is not aligned to 64 bytes");
     return {};
@@ -57,8 +59,8 @@ inline Expected<void> check_weights(const RuntimeSpec& s, const HostWeights& w) 
   POCKET_CHECK(matrix(w.head, s.vocab, s.hidden, "head"));
   POCKET_CHECK(vector(w.output_norm, "output norm"));
   if (w.layers.size() != s.layers)
-    return fail(Errc::invalid_argument, "weights: " + std::to_string(w.layers.size()) + " layers, the model's shape asks for " +
-                                            std::to_string(s.layers));
+    return fail(Errc::invalid_argument, "weights: " + std::to_string(w.layers.size()) +
+                                            " layers, the model's shape asks for " + std::to_string(s.layers));
   if (!(w.rms_epsilon >= 0 && w.rms_epsilon < 1) || !(w.rope_base >= 1 && w.rope_base < 1e12))
     return fail(Errc::invalid_argument, "weights: norm epsilon " + std::to_string(w.rms_epsilon) + " or rotary base " +
                                             std::to_string(w.rope_base) + " is out of range");

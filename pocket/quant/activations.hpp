@@ -1,7 +1,7 @@
 // Activations, quantised per token and group of 64 columns. One kernel serves both forms:
 //
-//   A16   a ~ t * (256*hi + lo)   t = max|a| / 32639, hi and lo signed bytes    relative error about 2e-5 of the maximum
-//   A8    a ~ t * q               t = max|a| / 127,   q a signed byte           relative error about 4e-3 of the maximum
+//   A16   a ~ t * (256*hi + lo)   t = max|a| / 32639, hi and lo signed bytes   error at most 1.6e-5 of max|a|
+//   A8    a ~ t * q               t = max|a| / 127, q a signed byte            error at most 4e-3 of max|a|
 //
 // (32639 = 127*256 + 127: one more and hi would wrap.) Codes are nearest-even of a * (32639 / max) in float32; every
 // instruction set gives the same bits. A group whose maximum is below 2^-110 becomes zeros; one that holds a NaN or an
@@ -40,13 +40,13 @@ inline constexpr float smallest_activation = 0x1p-110f;  // a group's maximum be
 // What a kernel needs of one token's group beside the codes. The sums are over the *quantised* activations, so that a
 // weight's error meets the same value in both terms.
 struct GroupScale {
-  float t;         // a ~ t * code
-  float sum;       // t * (sum of the group's 64 codes)
-  float half[2];   // t * (sum of its first 32 codes), of its last 32
+  float t;        // a ~ t * code
+  float sum;      // t * (sum of the group's 64 codes)
+  float half[2];  // t * (sum of its first 32 codes), of its last 32
 };
 static_assert(sizeof(GroupScale) == 16);
 
-// m tokens of k columns, prepared: codes at code_stride bytes from token to token, scales at `groups` from token to token.
+// m tokens of k columns, prepared: from token to token codes are code_stride bytes apart and scales `groups`.
 struct Activations {
   std::int8_t* codes = nullptr;
   GroupScale* scales = nullptr;

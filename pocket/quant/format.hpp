@@ -18,9 +18,9 @@
 //    64  codes, 512 bytes       64  the same of cols 32..63      64  codes, 1024 bytes
 //                              128  codes, 512 bytes
 //
-//   4-bit codes: eight blocks of 64 bytes, 0..3 for rows 0..7 and 4..7 for rows 8..15. Byte 8r+j of block b (of its half):
+//   4-bit codes: eight blocks of 64 bytes, four for rows 0..7, four for rows 8..15. Byte 8r+j of a half's block b:
 //       bits 0..3: q[r, 16b+j]        bits 4..7: q[r, 16b+8+j]            r = 0..7, j = 0..7
-//   8-bit codes: sixteen blocks of 64 bytes, 0..7 for rows 0..7 and 8..15 for rows 8..15. Byte 8r+j of block c: q[r, 8c+j].
+//   8-bit codes: sixteen blocks of 64 bytes, eight for each half. Byte 8r+j of block c of a half: q[r, 8c+j].
 //
 // Why 8 x 8: sixteen bytes are then 2 rows x 8 columns, the operand of Arm's i8mm; dotprod, maddubs and dpbusd read the
 // same bytes against eight activations repeated, with one pairwise addition at the end.
@@ -54,7 +54,9 @@ struct TileFormat {
   static constexpr std::size_t bytes = codes_offset + tile_rows * tile_cols * Bits / 8;
 
   static constexpr std::size_t scales_offset(std::size_t g) noexcept { return g * group_stride; }
-  static constexpr std::size_t minima_offset(std::size_t g) noexcept { return g * group_stride + tile_rows * sizeof(f16); }
+  static constexpr std::size_t minima_offset(std::size_t g) noexcept {
+    return g * group_stride + tile_rows * sizeof(f16);
+  }
 
   // Where q[row, col] lies: the byte within the tile, and for 4 bits the shift within the byte.
   static constexpr std::size_t code_byte(std::size_t row, std::size_t col) noexcept {

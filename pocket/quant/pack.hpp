@@ -147,9 +147,9 @@ inline Expected<PackedMatrix> pack(MatrixView<const float> w, WeightFormat forma
                                             " with stride " + std::to_string(w.stride));
   PackedMatrix packed{out.data(), w.rows, w.cols, format, 0};
   if (out.size() < packed.bytes() || reinterpret_cast<std::uintptr_t>(out.data()) % 64 != 0)
-    return fail(Errc::invalid_argument,
-                "pack: needs " + std::to_string(packed.bytes()) + " bytes at a multiple of 64, got " +
-                    std::to_string(out.size()) + " at " + std::to_string(reinterpret_cast<std::uintptr_t>(out.data())));
+    return fail(Errc::invalid_argument, "pack: needs " + std::to_string(packed.bytes()) +
+                                            " bytes at a multiple of 64, got " + std::to_string(out.size()) + " at " +
+                                            std::to_string(reinterpret_cast<std::uintptr_t>(out.data())));
   RowBlock block(format, w.cols);
   for (std::size_t n0 = 0; n0 < w.rows; n0 += tile_rows) {
     const std::size_t rows = w.rows - n0 < tile_rows ? w.rows - n0 : tile_rows;
