@@ -74,7 +74,8 @@ std::map<std::int32_t, double> reference(const Floats& logits, const SamplingOpt
   Ids order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const auto logit = [&](std::int32_t i) { return static_cast<double>(logits[static_cast<std::size_t>(i)]); };
-  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return logit(a) > logit(b); });
+  std::sort(order.begin(), order.end(),
+            [&](std::int32_t a, std::int32_t b) { return logit(a) > logit(b) || (logit(a) == logit(b) && a < b); });
   if (o.top_k > 0 && o.top_k < order.size()) order.resize(o.top_k);
   std::vector<double> p;
   for (const std::int32_t id : order)
