@@ -51,6 +51,10 @@ struct PlainModel {
 
 struct ReferenceOptions {
   bool kv_f16 = true;  // round K and V as the library's cache does
+  // Of one layer, [tokens, kv_heads * head_dim]: keys and values to attend to instead of the graph's own, and where to
+  // put its own, unrounded. With the library's own cache given, both graphs round alike.
+  const Matrix64 *cached_k = nullptr, *cached_v = nullptr;
+  Matrix64 *own_k = nullptr, *own_v = nullptr;
 };
 
 // ---- float16, exactly ----
@@ -116,7 +120,12 @@ inline Matrix64 attention_block(const Matrix64& h, const PlainLayer& layer, cons
   const Eigen::Index d = s.head_dim;
   for (Eigen::Index i = 0; i < s.heads; ++i) norm_and_rotate(q.middleCols(i * d, d), layer.q_norm, s);
   for (Eigen::Index i = 0; i < s.kv_heads; ++i) norm_and_rotate(k.middleCols(i * d, d), layer.k_norm, s);
-  if (options.kv_f16) {
+  if (options.own_k != nullptr) *options.own_k = k;
+  if (options.own_v != nullptr) *options.own_v = v;
+  if (options.cached_k != nullptr && options.cached_v != nullptr) {
+    k = *options.cached_k;
+    v = *options.cached_v;
+  } else if (options.kv_f16) {
     k = k.unaryExpr([](double x) { return round_to_f16(x); });
     v = v.unaryExpr([](double x) { return round_to_f16(x); });
   }
