@@ -3,9 +3,12 @@
 #ifndef POCKET_TOOLS_BENCH_HPP
 #define POCKET_TOOLS_BENCH_HPP
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,7 +43,8 @@ inline int run_bench(const RunOptions& run, const BenchOptions& o, bool as_json)
   backend.executor = pool.get();
   backend.kernels = choose_kernels(run.isa);
   auto session = value_or_die(Transformer<RuntimeSpec>::create(m.spec, m.weights, shape, backend));
-  auto wall = value_or_die(bench::ReadBandwidth::create(m.weight_bytes));
+  std::optional<bench::ReadBandwidth> wall;  // after the warm-up, so that its buffer is not in the peak memory
+  long peak_kilobytes = 0;
 
   std::vector<std::int32_t> tokens(shape.context);
   for (std::size_t i = 0; i < tokens.size(); ++i)
@@ -51,7 +55,7 @@ inline int run_bench(const RunOptions& run, const BenchOptions& o, bool as_json)
   };
   constexpr int reads_per_stage = 2;
   const auto measure_wall = [&] {
-    for (int i = 0; i < reads_per_stage; ++i) read.push_back(wall.measure(*pool));
+    for (int i = 0; i < reads_per_stage; ++i) read.push_back(wall->measure(*pool));
   };
   for (int r = -1; r < o.repeat; ++r) {  // run -1 warms up
     if (!as_json)
@@ -75,9 +79,18 @@ inline int run_bench(const RunOptions& run, const BenchOptions& o, bool as_json)
       for (std::size_t i = 0; i < count; ++i) forward(o.depth + i, 1);
       if (r >= 0) decode.push_back(static_cast<double>(count) / (bench::now() - start));
     }
-    if (r >= 0) measure_wall();
+    if (r < 0) {
+      rusage usage{};
+      getrusage(RUSAGE_SELF, &usage);
+      peak_kilobytes = usage.ru_maxrss;
+      wall = value_or_die(bench::ReadBandwidth::create(m.weight_bytes));
+    } else {
+      measure_wall();
+    }
   }
   if (!as_json) std::fprintf(stderr, "\r                    \r");
+  const std::size_t peak = static_cast<std::size_t>(peak_kilobytes) * 1024;
+  const std::size_t planned = memory_plan<CpuBackend>(m.spec, session.shape(), m.weight_bytes).total_bytes;
 
   // Every tile once; of the embedding apart from a tied head, one row. Keys and values at the mean depth.
   std::size_t weights = m.weight_bytes;
@@ -109,6 +122,9 @@ inline int run_bench(const RunOptions& run, const BenchOptions& o, bool as_json)
     j["wall_share"] = d.median * bytes / (w.median * 1e9);
   }
   j["read_gb_per_s"] = to_json(w);
+  j["context"] = session.context();
+  j["planned_bytes"] = planned;
+  j["peak_resident_bytes"] = peak;
   if (as_json) {
     std::printf("%s\n", j.dump(2).c_str());
     return 0;
@@ -126,6 +142,8 @@ inline int run_bench(const RunOptions& run, const BenchOptions& o, bool as_json)
   if (!decode.empty())
     std::printf("  %-28s %9.2f          (%.1f MB a token)\n", "decode's share of the wall",
                 j["wall_share"].get<double>(), bytes * 1e-6);
+  std::printf("  %-28s %9.1f MB         (planned for context %zu: %.1f MB)\n", "peak resident memory",
+              static_cast<double>(peak) * 1e-6, session.context(), static_cast<double>(planned) * 1e-6);
   return 0;
 }
 
