@@ -107,7 +107,11 @@
   }                          \
   }
 
+#if defined(__clang__)
 #define POCKET_NOINLINE __attribute__((noinline))
+#else
+#define POCKET_NOINLINE __attribute__((noinline, noclone))
+#endif
 #define POCKET_ALWAYS_INLINE inline __attribute__((always_inline))
 #define POCKET_INLINE_LAMBDA __attribute__((always_inline))
 
