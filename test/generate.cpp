@@ -383,6 +383,7 @@ class FakeModel {
   std::function<std::int32_t(const Ids&)> next = [](const Ids& t) { return (t.back() + 1) % 320; };
   std::function<void()> after_step = [] {};
   bool random_logits = false;  // from all tokens, for sampling; else 1 for next(tokens), 0 for the others
+  bool flat = false;           // all 0, whatever the tokens
   bool broken = false;         // NaN
 
   FakeModel() : logits_(vocab, 0.0f) { tokens.reserve(most); }
@@ -417,7 +418,7 @@ class FakeModel {
       std::uint32_t h = 1;
       for (const std::int32_t t : tokens) h = h * 31 + static_cast<std::uint32_t>(t);
       for (float& v : logits_) v = static_cast<float>((h = h * 1664525 + 1013904223) >> 24) / 64.0f;
-    } else if (!broken) {
+    } else if (!broken && !flat) {
       logits_[static_cast<std::size_t>(next(tokens))] = 1.0f;
     }
   }
@@ -930,7 +931,7 @@ TEST_CASE("turns draw differently, conversations of one seed alike") {
   const ChatTemplate chatml = ChatTemplate::chatml();
   FakeModel m;
   m.most = 1000;
-  m.random_logits = true;
+  m.flat = true;  // the draws alone make the difference
   auto chat = Chat::create(m, t, chatml);
   REQUIRE(chat);
   const auto turn = [&](std::uint64_t seed) {
