@@ -123,7 +123,7 @@ POCKET_ALWAYS_INLINE __m256i plane_weight(std::size_t plane) {
 
 // An addition is made where it stands. Without this g++ reassociates a group's sums: all products first, which do not
 // fit the registers, and the additions at the end.
-POCKET_ALWAYS_INLINE void keep_here(__m256i& sums) {
+POCKET_ALWAYS_INLINE void keep_here([[maybe_unused]] __m256i& sums) {
 #if !defined(__clang__)
   asm("" : "+x"(sums));
 #endif

@@ -45,7 +45,7 @@ inline Batch exp(const Batch& x) {
   const Batch low(-87.336544f), high(88.722839f);
   const Batch inside = xsimd::exp((xsimd::min)((xsimd::max)(x, low), high));
   Batch y = xsimd::select(x < low, Batch(0.0f), inside);
-  y = xsimd::select(x > high, Batch(std::numeric_limits<float>::infinity()), y);
+  y = xsimd::select(x > high, Batch(__builtin_huge_valf()), y);
   return xsimd::select(x == x, y, x);
 }
 }  // namespace detail
@@ -63,7 +63,7 @@ POCKET_NOINLINE inline void rms_norm(const float* x, const float* gamma, std::si
   squares.store_aligned(lane);
   float sum = 0;
   for (std::size_t j = 0; j < lanes; ++j) sum += lane[j];
-  const Batch scale(1.0f / std::sqrt(sum / static_cast<float>(n) + epsilon));
+  const Batch scale(1.0f / __builtin_sqrtf(sum / static_cast<float>(n) + epsilon));
   for_each_vector(
       n, [&](std::size_t i, std::size_t c) { store(out + i, c, load(x + i, c) * scale * load(gamma + i, c)); });
 }
@@ -83,7 +83,7 @@ POCKET_NOINLINE inline void silu_multiply(const float* gate, const float* up, st
 // Scores that are all -infinity give zeros, max -infinity and sum 0; a NaN makes max and sum NaN.
 POCKET_NOINLINE inline void softmax_partial(float* s, std::size_t n, float& max_out, float& sum_out) {
   using namespace detail;
-  constexpr float lowest = -std::numeric_limits<float>::infinity();
+  constexpr float lowest = -__builtin_huge_valf();
   Batch top(lowest), nan(0.0f);
   for_each_vector(n, [&](std::size_t i, std::size_t c) {
     const Batch v = load(s + i, c, lowest);
@@ -119,12 +119,10 @@ POCKET_NOINLINE inline void merge_partial(float& max, float& sum, float* out, fl
                                           const float* chunk_out, std::size_t n) {
   using namespace detail;
   const float top = chunk_max > max ? chunk_max : max;
-  const auto weight = [top](float m) {
-    return m == -std::numeric_limits<float>::infinity() ? 0.0f : std::exp(m - top);
-  };
+  const auto weight = [top](float m) { return m == -__builtin_huge_valf() ? 0.0f : __builtin_expf(m - top); };
   const float a = weight(max), b = chunk_max == chunk_max ? weight(chunk_max) : chunk_max;
   max = top;
-  sum = std::fma(b, chunk_sum, a * sum);
+  sum = __builtin_fmaf(b, chunk_sum, a * sum);
   const Batch wa(a), wb(b);
   for_each_vector(
       n, [&](std::size_t i, std::size_t c) { store(out + i, c, load(out + i, c) * wa + load(chunk_out + i, c) * wb); });

@@ -45,8 +45,8 @@ inline std::span<const IsaEntry> isa_list() noexcept { return detail::isa_list; 
 inline Expected<const Kernels*> best_kernels() {
   for (const IsaEntry& e : isa_list())
     if (e.runs_here()) return e.kernels;
-  return fail(Errc::unsupported, std::string("this program was compiled for ") + isa_list()[0].kernels->name +
-                                     ", which this CPU does not have");
+  return fail(Errc::unsupported,
+              Text("this program was compiled for ") + isa_list()[0].kernels->name + ", which this CPU does not have");
 }
 
 // By name, for tests and --isa; an unknown or unavailable one is an error that lists what there is.
@@ -55,12 +55,12 @@ inline Expected<const Kernels*> kernels_by_name(std::string_view name) {
   for (const IsaEntry& e : isa_list()) {
     if (name == e.kernels->name) {
       if (e.runs_here()) return e.kernels;
-      return fail(Errc::unsupported, "instruction set " + std::string(name) + ": this CPU does not have it");
+      return fail(Errc::unsupported, "instruction set " + Text(name) + ": this CPU does not have it");
     }
     known += known.empty() ? "" : ", ";
     known += e.kernels->name;
   }
-  return fail(Errc::invalid_argument, "instruction set '" + std::string(name) + "' is unknown; there are " + known);
+  return fail(Errc::invalid_argument, "instruction set '" + Text(name) + "' is unknown; there are " + known);
 }
 
 POCKET_NAMESPACE_END

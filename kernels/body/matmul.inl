@@ -16,7 +16,7 @@ struct TileScales {
 };
 
 template <class Format>
-POCKET_ALWAYS_INLINE TileScales<Format> load_scales(const std::byte* tile, Rows minus_offset) {
+POCKET_ALWAYS_INLINE TileScales<Format> load_scales(const std::byte* tile, const Rows& minus_offset) {
   TileScales<Format> t;
   for (std::size_t g = 0; g < Format::groups; ++g) {
     t.s[g] = load_f16(tile + Format::scales_offset(g));

@@ -179,7 +179,7 @@ class CpuBackend {
 
   void rope_append(Buffer qkv, std::size_t layer, const float* q_gamma, const float* k_gamma) noexcept {
     const std::size_t d = spec_.head_dim;
-    const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+    const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(d));
     executor_->parallel_for(m(), [&](std::size_t i, unsigned) {
       float* head = qkv + i * qkv_width(spec_);
       const auto turn = [&](const float* gamma) {
@@ -272,7 +272,7 @@ class CpuBackend {
   void start(State s) const noexcept {
     for (std::size_t i = 0; i < heads_per_kv() * spec_.head_dim; ++i) s.out[i] = 0;
     for (std::size_t h = 0; h < heads_per_kv(); ++h) {
-      s.max[h] = -std::numeric_limits<float>::infinity();
+      s.max[h] = -__builtin_huge_valf();
       s.sum[h] = 0;
     }
   }

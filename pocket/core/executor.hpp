@@ -66,7 +66,7 @@ class ThreadPool final : public Executor {
     constexpr unsigned most = 1024;
     if (threads > most)
       return fail(Errc::invalid_argument,
-                  "threads: " + std::to_string(threads) + " is more than the " + std::to_string(most) + " allowed");
+                  "threads: " + number(threads) + " is more than the " + number(most) + " allowed");
     std::unique_ptr<ThreadPool> pool{new ThreadPool};
     pool->workers_.resize(threads - 1);
     for (unsigned i = 0; i + 1 < threads; ++i) {
@@ -75,8 +75,7 @@ class ThreadPool final : public Executor {
       w.index = i + 1;
       if (pthread_create(&w.thread, nullptr, &ThreadPool::main, &w) != 0) {
         pool->workers_.resize(i);
-        return fail(Errc::out_of_memory,
-                    "cannot start thread " + std::to_string(i + 2) + " of " + std::to_string(threads));
+        return fail(Errc::out_of_memory, "cannot start thread " + number(i + 2) + " of " + number(threads));
       }
     }
     return pool;

@@ -3,7 +3,10 @@
 #ifndef POCKET_CORE_STATUS_HPP
 #define POCKET_CORE_STATUS_HPP
 
+#include <cstdio>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -20,6 +23,39 @@ enum class Errc : unsigned char {
   context_full,      // more tokens than the context holds; the state is as before the call
   cancelled,         // the caller's cancel flag was seen; the state is valid up to the last whole step
 };
+
+// The text of messages: "context of " + number(n) + " tokens". std::to_string and std::operator+ are inline functions
+// that all units of a program share: the linker may keep those of a unit that was compiled for a newer processor. These
+// live in this namespace, which spells the unit's target.
+class Text {
+ public:
+  Text(const char* s) : Text(std::string_view(s)) {}
+  Text(const std::string& s) : Text(std::string_view(s.data(), s.size())) {}
+  Text(std::string_view s) { text_.append(s.data(), s.size()); }
+  operator std::string() && { return std::move(text_); }
+  Text& add(std::string_view s) {
+    text_.append(s.data(), s.size());
+    return *this;
+  }
+  std::string_view view() const noexcept { return {text_.data(), text_.size()}; }
+
+ private:
+  std::string text_;
+};
+inline Text operator+(Text a, const Text& b) { return std::move(a.add(b.view())); }
+
+template <class T>
+Text number(T value) {
+  char buffer[64];
+  int size;
+  if constexpr (std::is_floating_point_v<T>)
+    size = std::snprintf(buffer, sizeof buffer, "%g", static_cast<double>(value));
+  else if constexpr (std::is_signed_v<T>)
+    size = std::snprintf(buffer, sizeof buffer, "%lld", static_cast<long long>(value));
+  else
+    size = std::snprintf(buffer, sizeof buffer, "%llu", static_cast<unsigned long long>(value));
+  return Text(std::string_view(buffer, static_cast<std::size_t>(size)));
+}
 
 struct Error {
   Errc code = Errc::invalid_argument;

@@ -1,9 +1,11 @@
 // bf16 and f16 as storage: 16 bits, and conversions that round to nearest even, keep NaN a NaN, signed zeros,
 // infinities and subnormals. No arithmetic on them: compute in float.
+//
+// Builtins here and in other headers of the hot path stand for std::bit_cast, std::sqrt and the like where these are
+// inline functions: the linker keeps one copy for a whole program, perhaps one compiled for a newer CPU.
 #ifndef POCKET_CORE_TYPES_HPP
 #define POCKET_CORE_TYPES_HPP
 
-#include <bit>
 #include <cstdint>
 
 #include "../config.hpp"
@@ -18,10 +20,12 @@ struct f16 {
 };
 static_assert(sizeof(bf16) == 2 && sizeof(f16) == 2);
 
-constexpr float to_float(bf16 v) noexcept { return std::bit_cast<float>(static_cast<std::uint32_t>(v.bits) << 16); }
+constexpr float to_float(bf16 v) noexcept {
+  return __builtin_bit_cast(float, static_cast<std::uint32_t>(v.bits) << 16);
+}
 
 constexpr bf16 to_bf16(float v) noexcept {
-  const auto u = std::bit_cast<std::uint32_t>(v);
+  const auto u = __builtin_bit_cast(std::uint32_t, v);
   if ((u & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>((u >> 16) | 0x40u)};  // quiet NaN, same sign
   return {static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16)};
 }
@@ -29,16 +33,16 @@ constexpr bf16 to_bf16(float v) noexcept {
 constexpr float to_float(f16 v) noexcept {
   const std::uint32_t sign = static_cast<std::uint32_t>(v.bits & 0x8000u) << 16;
   const std::uint32_t rest = v.bits & 0x7fffu;
-  if (rest >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | ((rest & 0x3ffu) << 13));
+  if (rest >= 0x7c00u) return __builtin_bit_cast(float, sign | 0x7f800000u | ((rest & 0x3ffu) << 13));
   if (rest < 0x0400u) {  // zero and subnormals: rest * 2^-24, exact in float
     const float magnitude = static_cast<float>(rest) * 0x1p-24f;
-    return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
+    return __builtin_bit_cast(float, sign | __builtin_bit_cast(std::uint32_t, magnitude));
   }
-  return std::bit_cast<float>(sign | ((rest << 13) + ((127u - 15u) << 23)));
+  return __builtin_bit_cast(float, sign | ((rest << 13) + ((127u - 15u) << 23)));
 }
 
 constexpr f16 to_f16(float v) noexcept {
-  const auto u = std::bit_cast<std::uint32_t>(v);
+  const auto u = __builtin_bit_cast(std::uint32_t, v);
   const auto sign = static_cast<std::uint16_t>((u >> 16) & 0x8000u);
   const std::uint32_t a = u & 0x7fffffffu;
   const auto pack = [sign](std::uint32_t b) { return f16{static_cast<std::uint16_t>(sign | b)}; };

@@ -55,7 +55,7 @@ class Workspace {
     Workspace w;
     w.owned_ = bytes <= SIZE_MAX - workspace_alignment ? std::calloc(1, bytes + workspace_alignment) : nullptr;
     if (w.owned_ == nullptr)
-      return fail(Errc::out_of_memory, "cannot allocate a workspace of " + std::to_string(bytes) + " bytes");
+      return fail(Errc::out_of_memory, "cannot allocate a workspace of " + number(bytes) + " bytes");
     const auto address = reinterpret_cast<std::uintptr_t>(w.owned_);
     w.data_ = static_cast<std::byte*>(w.owned_) + (round_up(address, workspace_alignment) - address);
     w.bytes_ = bytes;
@@ -65,8 +65,8 @@ class Workspace {
   // The caller's block: 64-byte aligned, at least `bytes` long, alive as long as this object, of any content.
   static Expected<Workspace> borrow(std::span<std::byte> memory, std::size_t bytes) {
     if (memory.size() < bytes)
-      return fail(Errc::invalid_argument, "workspace: " + std::to_string(memory.size()) + " bytes were lent, " +
-                                              std::to_string(bytes) + " are needed");
+      return fail(Errc::invalid_argument,
+                  "workspace: " + number(memory.size()) + " bytes were lent, " + number(bytes) + " are needed");
     if (reinterpret_cast<std::uintptr_t>(memory.data()) % workspace_alignment != 0)
       return fail(Errc::invalid_argument, "workspace: the lent memory is not aligned to 64 bytes");
     Workspace w;

@@ -97,13 +97,12 @@ inline Expected<void> check_spec(const RuntimeSpec& s, std::string_view where) {
   };
   for (const Dimension& d : dimensions)
     if (d.value == 0 || d.value > d.most || d.value % d.multiple != 0)
-      return fail(Errc::unsupported, std::string(where) + ": " + d.name + " " + std::to_string(d.value) +
-                                         " (this version runs 1 to " + std::to_string(d.most) +
-                                         (d.multiple > 1 ? ", in multiples of " + std::to_string(d.multiple) : "") +
-                                         ")");
+      return fail(Errc::unsupported, Text(where) + ": " + d.name + " " + number(d.value) + " (this version runs 1 to " +
+                                         number(d.most) +
+                                         (d.multiple > 1 ? ", in multiples of " + number(d.multiple) : Text("")) + ")");
   if (s.heads % s.kv_heads != 0)
-    return fail(Errc::unsupported, std::string(where) + ": head count " + std::to_string(s.heads) +
-                                       " is not a multiple of the KV head count " + std::to_string(s.kv_heads));
+    return fail(Errc::unsupported, Text(where) + ": head count " + number(s.heads) +
+                                       " is not a multiple of the KV head count " + number(s.kv_heads));
   return {};
 }
 

@@ -43,12 +43,11 @@ class Transformer {
     if (options.executor == nullptr) return fail(Errc::invalid_argument, "session: no executor was given");
     shape.threads = options.executor->concurrency();
     if (shape.context == 0 || shape.context > spec.positions)
-      return fail(Errc::invalid_argument, "context of " + std::to_string(shape.context) +
-                                              " tokens: the model takes 1 to " + std::to_string(spec.positions));
+      return fail(Errc::invalid_argument,
+                  "context of " + number(shape.context) + " tokens: the model takes 1 to " + number(spec.positions));
     if (shape.batch == 0 || shape.batch > 65536 || shape.logit_rows == 0 || shape.logit_rows > 65536)
-      return fail(Errc::invalid_argument, "batch of " + std::to_string(shape.batch) + " tokens and " +
-                                              std::to_string(shape.logit_rows) +
-                                              " rows of logits: each may be 1 to 65536");
+      return fail(Errc::invalid_argument, "batch of " + number(shape.batch) + " tokens and " +
+                                              number(shape.logit_rows) + " rows of logits: each may be 1 to 65536");
     shape.batch = (std::min)(shape.batch, shape.context);
     POCKET_TRY(backend, B::create(runtime, weights, shape, options));
     return Transformer(spec, weights, shape, std::move(backend));
@@ -61,22 +60,20 @@ class Transformer {
                          const std::atomic<bool>* cancel = nullptr) {
     if (tokens.empty()) return fail(Errc::invalid_argument, "forward: no tokens");
     if (logit_rows > shape_.logit_rows || logit_rows > tokens.size())
-      return fail(Errc::invalid_argument, "forward: logits of " + std::to_string(logit_rows) +
-                                              " tokens were asked for; " + std::to_string(tokens.size()) +
-                                              " tokens given, session made for " + std::to_string(shape_.logit_rows));
+      return fail(Errc::invalid_argument, "forward: logits of " + number(logit_rows) + " tokens were asked for; " +
+                                              number(tokens.size()) + " tokens given, session made for " +
+                                              number(shape_.logit_rows));
     if (tokens.size() > shape_.context - position_)
-      return fail(Errc::context_full, std::to_string(tokens.size()) +
-                                          " tokens do not fit: " + std::to_string(position_) + " of the context's " +
-                                          std::to_string(shape_.context) + " are used");
+      return fail(Errc::context_full, number(tokens.size()) + " tokens do not fit: " + number(position_) +
+                                          " of the context's " + number(shape_.context) + " are used");
     for (const std::int32_t t : tokens)
       if (t < 0 || static_cast<std::size_t>(t) >= spec_.vocab)
         return fail(Errc::invalid_argument,
-                    "token " + std::to_string(t) + " is outside the vocabulary of " + std::to_string(spec_.vocab));
+                    "token " + number(t) + " is outside the vocabulary of " + number(spec_.vocab));
     const std::size_t first_row = tokens.size() - logit_rows;
     for (std::size_t done = 0; done < tokens.size();) {
       if (cancel != nullptr && cancel->load(std::memory_order_relaxed))
-        return fail(Errc::cancelled,
-                    "cancelled after " + std::to_string(done) + " of " + std::to_string(tokens.size()) + " tokens");
+        return fail(Errc::cancelled, "cancelled after " + number(done) + " of " + number(tokens.size()) + " tokens");
       const std::size_t count = (std::min)(shape_.batch, tokens.size() - done);
       backend_.begin(tokens.subspan(done, count), position_);
       run_layers();
@@ -104,8 +101,7 @@ class Transformer {
   // Forgets all but the first `position` tokens.
   Expected<void> rewind(std::size_t position) {
     if (position > position_)
-      return fail(Errc::invalid_argument,
-                  "rewind to " + std::to_string(position) + ": the context holds " + std::to_string(position_));
+      return fail(Errc::invalid_argument, "rewind to " + number(position) + ": the context holds " + number(position_));
     position_ = position;
     return {};
   }

@@ -41,17 +41,15 @@ using HostWeights = ModelWeights<PackedMatrix, const float*>;
 
 // Does every tensor that the spec asks for exist, with its shape?
 inline Expected<void> check_weights(const RuntimeSpec& s, const HostWeights& w) {
-  const auto matrix = [](const PackedMatrix& m, std::size_t n, std::size_t k,
-                         const std::string& name) -> Expected<void> {
+  const auto matrix = [](const PackedMatrix& m, std::size_t n, std::size_t k, const Text& name) -> Expected<void> {
     if (m.tiles == nullptr || m.n != n || m.k != k)
-      return fail(Errc::invalid_argument, "weights: " + name + " is " + std::to_string(m.n) + " x " +
-                                              std::to_string(m.k) + ", the model's shape asks for " +
-                                              std::to_string(n) + " x " + std::to_string(k));
+      return fail(Errc::invalid_argument, "weights: " + name + " is " + number(m.n) + " x " + number(m.k) +
+                                              ", the model's shape asks for " + number(n) + " x " + number(k));
     if (reinterpret_cast<std::uintptr_t>(m.tiles) % 64 != 0)
       return fail(Errc::invalid_argument, "weights: " + name + " is not aligned to 64 bytes");
     return {};
   };
-  const auto vector = [](const float* v, const std::string& name) -> Expected<void> {
+  const auto vector = [](const float* v, const Text& name) -> Expected<void> {
     if (v == nullptr) return fail(Errc::invalid_argument, "weights: " + name + " is missing");
     return {};
   };
@@ -59,14 +57,14 @@ inline Expected<void> check_weights(const RuntimeSpec& s, const HostWeights& w) 
   POCKET_CHECK(matrix(w.head, s.vocab, s.hidden, "head"));
   POCKET_CHECK(vector(w.output_norm, "output norm"));
   if (w.layers.size() != s.layers)
-    return fail(Errc::invalid_argument, "weights: " + std::to_string(w.layers.size()) +
-                                            " layers, the model's shape asks for " + std::to_string(s.layers));
+    return fail(Errc::invalid_argument,
+                "weights: " + number(w.layers.size()) + " layers, the model's shape asks for " + number(s.layers));
   if (!(w.rms_epsilon >= 0 && w.rms_epsilon < 1) || !(w.rope_base >= 1 && w.rope_base < 1e12))
-    return fail(Errc::invalid_argument, "weights: norm epsilon " + std::to_string(w.rms_epsilon) + " or rotary base " +
-                                            std::to_string(w.rope_base) + " is out of range");
+    return fail(Errc::invalid_argument, "weights: norm epsilon " + number(w.rms_epsilon) + " or rotary base " +
+                                            number(w.rope_base) + " is out of range");
   for (std::size_t l = 0; l < s.layers; ++l) {
     const auto& layer = w.layers[l];
-    const std::string at = "layer " + std::to_string(l) + " ";
+    const Text at = "layer " + number(l) + " ";
     POCKET_CHECK(matrix(layer.qkv, qkv_width(s), s.hidden, at + "qkv"));
     POCKET_CHECK(matrix(layer.output, s.hidden, q_width(s), at + "output"));
     POCKET_CHECK(matrix(layer.gate_up, gate_up_width(s), s.hidden, at + "gate_up"));

@@ -143,13 +143,13 @@ inline Expected<void> quantize_rows(MatrixView<const float> rows, RowBlock& bloc
 // Quantises and packs a float matrix w[n, k]. `out` is 64-byte aligned and holds packed_bytes(format, n, k).
 inline Expected<PackedMatrix> pack(MatrixView<const float> w, WeightFormat format, std::span<std::byte> out) {
   if (w.rows == 0 || w.cols == 0 || w.stride < w.cols)
-    return fail(Errc::invalid_argument, "pack: a matrix of " + std::to_string(w.rows) + " x " + std::to_string(w.cols) +
-                                            " with stride " + std::to_string(w.stride));
+    return fail(Errc::invalid_argument,
+                "pack: a matrix of " + number(w.rows) + " x " + number(w.cols) + " with stride " + number(w.stride));
   PackedMatrix packed{out.data(), w.rows, w.cols, format, 0};
   if (out.size() < packed.bytes() || reinterpret_cast<std::uintptr_t>(out.data()) % 64 != 0)
-    return fail(Errc::invalid_argument, "pack: needs " + std::to_string(packed.bytes()) +
-                                            " bytes at a multiple of 64, got " + std::to_string(out.size()) + " at " +
-                                            std::to_string(reinterpret_cast<std::uintptr_t>(out.data())));
+    return fail(Errc::invalid_argument, "pack: needs " + number(packed.bytes()) + " bytes at a multiple of 64, got " +
+                                            number(out.size()) + " at " +
+                                            number(reinterpret_cast<std::uintptr_t>(out.data())));
   RowBlock block(format, w.cols);
   for (std::size_t n0 = 0; n0 < w.rows; n0 += tile_rows) {
     const std::size_t rows = w.rows - n0 < tile_rows ? w.rows - n0 : tile_rows;

@@ -41,9 +41,9 @@ template <class Format>
 Expected<void> quantize_group(const float* w, std::size_t count, std::uint8_t* codes, f16& scale, f16& minimum) {
   float low = 0, high = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    if (!(std::fabs(w[i]) <= 65504.0f))
+    if (!(__builtin_fabsf(w[i]) <= 65504.0f))
       return fail(Errc::invalid_argument,
-                  "weight " + std::to_string(w[i]) + ": float16 scales need finite weights of at most 65504");
+                  "weight " + number(w[i]) + ": float16 scales need finite weights of at most 65504");
     low = i == 0 || w[i] < low ? w[i] : low;
     high = i == 0 || w[i] > high ? w[i] : high;
   }
@@ -53,7 +53,7 @@ Expected<void> quantize_group(const float* w, std::size_t count, std::uint8_t* c
     scale = f16_at_least((high - m) / 15.0f);
     const float s = to_float(scale);
     for (std::size_t i = 0; i < count; ++i) {
-      const float q = s > 0 ? std::nearbyint((w[i] - m) / s) : 0.0f;
+      const float q = s > 0 ? __builtin_nearbyintf((w[i] - m) / s) : 0.0f;
       codes[i] = static_cast<std::uint8_t>(q < 0 ? 0 : q > 15 ? 15 : q);
     }
     if ((minimum.bits & 0x7fffu) == 0) minimum.bits = 0;
@@ -62,7 +62,7 @@ Expected<void> quantize_group(const float* w, std::size_t count, std::uint8_t* c
     scale = f16_at_least((-low > high ? -low : high) / 127.0f);
     const float s = to_float(scale);
     for (std::size_t i = 0; i < count; ++i) {
-      const float q = s > 0 ? std::nearbyint(w[i] / s) : 0.0f;
+      const float q = s > 0 ? __builtin_nearbyintf(w[i] / s) : 0.0f;
       codes[i] = static_cast<std::uint8_t>(static_cast<std::int8_t>(q < -127 ? -127 : q > 127 ? 127 : q));
     }
   }
