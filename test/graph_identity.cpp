@@ -34,14 +34,7 @@ struct SmallSpec {
 };
 constexpr std::size_t length = 514;
 
-// Under a sanitizer, some ten times slower, fewer of the many repetitions; every kind of check remains.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool sanitized = true;
-#elif defined(__has_feature)
-constexpr bool sanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-constexpr bool sanitized = false;
-#endif
+// Under a sanitizer fewer of the many repetitions; every kind of check remains.
 std::vector<unsigned> thread_counts() {
   return sanitized ? std::vector<unsigned>{1, 3} : std::vector<unsigned>{1, 2, 7, 16};
 }
