@@ -11,6 +11,8 @@
 #include "core/types.hpp"
 #include "core/view.hpp"
 #include "core/workspace.hpp"
+#include "generate/generate.hpp"
+#include "generate/sampler.hpp"
 #include "model/memory_plan.hpp"
 #include "model/spec.hpp"
 #include "model/transformer.hpp"

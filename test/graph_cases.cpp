@@ -187,6 +187,16 @@ TEST_CASE("sessions that do not fit the model are refused, naming the argument")
               {"rows"});
   check_error(outcome(Session::create(small, model().weights(), {.context = 16}, {})), Errc::invalid_argument,
               {"executor"});
+  struct Nobody final : Executor {
+    unsigned concurrency() const noexcept override { return 0; }
+    void parallel_for(std::size_t, LoopBody) noexcept override {}
+  } nobody;
+  check_error(outcome(Session::create(small, model().weights(), {.context = 16}, {&nobody, nullptr, {}})),
+              Errc::invalid_argument, {"concurrency"});
+  auto damaged = model().weights();
+  damaged.layers[0].down.format = static_cast<WeightFormat>(7);
+  check_error(outcome(Session::create(small, damaged, {.context = 16}, {&serial, nullptr, {}})), Errc::invalid_argument,
+              {"down", "format"});
 }
 
 TEST_CASE("shapes that the graph cannot run are refused, naming the dimension") {

@@ -1,13 +1,16 @@
 // The `pocket` command: chat, generate, inspect, synthesize, bench.
 // Exit codes: 0 done, 1 a file or the machine said no, 2 wrong usage, 130 interrupted.
 #include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 
-#include "bench.hpp"
-#include "common.hpp"
-#include "inspect.hpp"
-#include "synthesize.hpp"
-#include "talk.hpp"
+#include "commands.hpp"
+
+[[noreturn]] void tools::die(const pocket::Error& e) {
+  std::fprintf(stderr, "pocket: %s\n", e.message.c_str());
+  std::exit(e.code == pocket::Errc::invalid_argument ? 2 : 1);
+}
 
 namespace {
 
@@ -29,7 +32,7 @@ void add_run_options(CLI::App& app, RunOptions& o, bool with_context = true) {
 }
 
 void add_talk_options(CLI::App& app, TalkOptions& o) {
-  SamplingOptions& s = o.generate.sampling;
+  pocket::SamplingOptions& s = o.generate.sampling;
   app.add_option("--system", o.system, "the system message (default: the model's own)");
   app.add_option("--max-tokens", o.generate.max_tokens, "longest answer, in tokens")
       ->check(CLI::Range(1, 1 << 24))
@@ -58,15 +61,15 @@ int run(int argc, char** argv) {
   SynthesizeOptions synthesize_options;
   bool json = false;
 
-  CLI::App* chat = app.add_subcommand("chat", "a conversation; reads lines from standard input");
-  add_run_options(*chat, options);
-  add_talk_options(*chat, talk);
+  CLI::App* chat_app = app.add_subcommand("chat", "a conversation; reads lines from standard input");
+  add_run_options(*chat_app, options);
+  add_talk_options(*chat_app, talk);
 
-  CLI::App* generate = app.add_subcommand("generate", "one question, one streamed answer");
-  generate->add_option("prompt", talk.prompt, "the question; - reads standard input")->required();
-  generate->add_flag("--raw", talk.raw, "no chat template: continue the text as it is");
-  add_run_options(*generate, options);
-  add_talk_options(*generate, talk);
+  CLI::App* generate_app = app.add_subcommand("generate", "one question, one streamed answer");
+  generate_app->add_option("prompt", talk.prompt, "the question; - reads standard input")->required();
+  generate_app->add_flag("--raw", talk.raw, "no chat template: continue the text as it is");
+  add_run_options(*generate_app, options);
+  add_talk_options(*generate_app, talk);
 
   CLI::App* inspect_app = app.add_subcommand("inspect", "a model's shape, bytes, and memory plan");
   add_run_options(*inspect_app, options);
@@ -105,15 +108,15 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
   }
-  talk.has_system = chat->count("--system") + generate->count("--system") > 0;
+  talk.has_system = chat_app->count("--system") + generate_app->count("--system") > 0;
   if (bench_app->parsed() && bench_options.prompt + bench_options.generate == 0)
-    die({Errc::invalid_argument, "--prompt 0 --generate 0: there is nothing to measure"});
+    die({pocket::Errc::invalid_argument, "--prompt 0 --generate 0: there is nothing to measure"});
 
-  if (chat->parsed()) return chat_command(options, talk);
-  if (generate->parsed()) return generate_command(options, talk);
+  if (chat_app->parsed()) return chat(options, talk);
+  if (generate_app->parsed()) return generate(options, talk);
   if (inspect_app->parsed()) return inspect(options, json);
   if (synthesize_app->parsed()) return synthesize(synthesize_options);
-  return run_bench(options, bench_options, json);
+  return bench(options, bench_options, json);
 }
 
 }  // namespace

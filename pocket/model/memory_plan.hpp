@@ -24,6 +24,12 @@ struct SessionShape {
   ActivationForm activations = ActivationForm::a16;
 };
 
+// As a session uses it: no step is longer than the context.
+constexpr SessionShape fitted(SessionShape shape) noexcept {
+  shape.batch = shape.batch < shape.context ? shape.batch : shape.context;
+  return shape;
+}
+
 struct MemoryPlan {
   std::size_t weight_bytes = 0;     // mapped from the package, shared by all sessions
   std::size_t kv_bytes = 0;         // private; pages are touched as the context grows
@@ -36,7 +42,7 @@ constexpr MemoryPlan memory_plan(const S& spec, const SessionShape& shape, std::
   MemoryPlan p;
   p.weight_bytes = weights;
   p.kv_bytes = KvCache::values(spec, shape.context) * sizeof(f16);
-  p.workspace_bytes = Backend::memory_bytes(spec, shape) - p.kv_bytes;
+  p.workspace_bytes = Backend::memory_bytes(spec, fitted(shape)) - p.kv_bytes;
   p.total_bytes = p.weight_bytes + p.kv_bytes + p.workspace_bytes;
   return p;
 }

@@ -40,7 +40,8 @@ class Transformer {
     const RuntimeSpec runtime = runtime_spec(spec);
     POCKET_CHECK(check_spec(runtime, "model"));
     POCKET_CHECK(check_weights(runtime, weights));
-    if (options.executor == nullptr) return fail(Errc::invalid_argument, "session: no executor was given");
+    if (options.executor == nullptr || options.executor->concurrency() == 0)
+      return fail(Errc::invalid_argument, "session: an executor with a concurrency of at least 1 is needed");
     shape.threads = options.executor->concurrency();
     if (shape.context == 0 || shape.context > spec.positions)
       return fail(Errc::invalid_argument,
@@ -48,7 +49,7 @@ class Transformer {
     if (shape.batch == 0 || shape.batch > 65536 || shape.logit_rows == 0 || shape.logit_rows > 65536)
       return fail(Errc::invalid_argument, "batch of " + number(shape.batch) + " tokens and " +
                                               number(shape.logit_rows) + " rows of logits: each may be 1 to 65536");
-    shape.batch = (std::min)(shape.batch, shape.context);
+    shape = fitted(shape);
     POCKET_TRY(backend, B::create(runtime, weights, shape, options));
     return Transformer(spec, weights, shape, std::move(backend));
   }
@@ -89,7 +90,8 @@ class Transformer {
     return {};
   }
 
-  // Logits of the last call's tokens, vocab floats each; row 0 is the first of those asked for.
+  // Logits of the last call's tokens, vocab floats each; row 0 is the first of those asked for. row <
+  // shape().logit_rows.
   std::span<const float> logits(std::size_t row = 0) const noexcept { return backend_.logits(row); }
 
   std::size_t position() const noexcept { return position_; }  // tokens in the context

@@ -45,6 +45,8 @@ inline Expected<void> check_weights(const RuntimeSpec& s, const HostWeights& w) 
     if (m.tiles == nullptr || m.n != n || m.k != k)
       return fail(Errc::invalid_argument, "weights: " + name + " is " + number(m.n) + " x " + number(m.k) +
                                               ", the model's shape asks for " + number(n) + " x " + number(k));
+    if (m.format > WeightFormat::w8_g32 || !(m.offset >= 0 && m.offset <= 255))
+      return fail(Errc::invalid_argument, "weights: " + name + " has an unknown format or an offset outside 0 to 255");
     if (reinterpret_cast<std::uintptr_t>(m.tiles) % 64 != 0)
       return fail(Errc::invalid_argument, "weights: " + name + " is not aligned to 64 bytes");
     return {};

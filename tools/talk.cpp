@@ -1,7 +1,4 @@
 // pocket generate: one question, one streamed answer. pocket chat: a conversation.
-#ifndef POCKET_TOOLS_TALK_HPP
-#define POCKET_TOOLS_TALK_HPP
-
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,12 +12,6 @@
 #include "pocket/generate/session.hpp"
 
 namespace tools {
-
-struct TalkOptions {
-  GenerateOptions generate;
-  std::string system, prompt;
-  bool has_system = false, raw = false, quiet = false, has_seed = false;
-};
 
 // A model that is ready to answer.
 struct Speaker {
@@ -69,7 +60,7 @@ inline std::string read_all_of_stdin() {
   return text;
 }
 
-inline int generate_command(const RunOptions& run, TalkOptions o) {
+int generate(const RunOptions& run, TalkOptions o) {
   if (o.prompt == "-") o.prompt = read_all_of_stdin();
   if (o.prompt.empty()) die({Errc::invalid_argument, "the prompt is empty"});
   catch_interrupt();
@@ -86,7 +77,7 @@ inline int generate_command(const RunOptions& run, TalkOptions o) {
       if (id) o.generate.stop_ids.push_back(*id);
     Utf8Stream stream(Utf8Mode::replace);
     std::string text;
-    result = generate(session, ids, o.generate, [&](std::int32_t token) {
+    result = pocket::generate(session, ids, o.generate, [&](std::int32_t token) {
       text.clear();
       stream.push(tokenizer.token_bytes(token), text);
       return put_text(text);
@@ -114,7 +105,7 @@ inline bool read_line(std::string& line) {
   }
 }
 
-inline int chat_command(const RunOptions& run, TalkOptions o) {
+int chat(const RunOptions& run, TalkOptions o) {
   catch_interrupt();
   o.generate.cancel = &interrupted;
   auto speaker = make_speaker(run, true);
@@ -156,5 +147,3 @@ inline int chat_command(const RunOptions& run, TalkOptions o) {
 }
 
 }  // namespace tools
-
-#endif

@@ -1,7 +1,4 @@
 // pocket inspect: a model's shape, bytes, and what a session will take.
-#ifndef POCKET_TOOLS_INSPECT_HPP
-#define POCKET_TOOLS_INSPECT_HPP
-
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -27,7 +24,7 @@ inline std::map<std::string, std::size_t> bytes_by_format(const LoadedModel& m) 
   return sum;
 }
 
-inline int inspect(const RunOptions& options, bool as_json) {
+int inspect(const RunOptions& options, bool as_json) {
   const unsigned threads = options.threads;
   auto pool = value_or_die(ThreadPool::create(threads));
   const OpenModel open = value_or_die(open_model(find_model(options.model), *pool, true));
@@ -40,7 +37,7 @@ inline int inspect(const RunOptions& options, bool as_json) {
          "--context " + std::to_string(shape.context) + ": the model takes at most " + std::to_string(s.positions)});
   shape.threads = pool->concurrency();
   shape.activations = activation_form(options.activations);
-  shape.batch = (std::min)(shape.batch, shape.context);
+  shape = fitted(shape);
   const MemoryPlan plan = memory_plan<CpuBackend>(s, shape, m.weight_bytes);
   const Kernels* kernels = choose_kernels(options.isa);
   if (as_json) {
@@ -102,5 +99,3 @@ inline int inspect(const RunOptions& options, bool as_json) {
 }
 
 }  // namespace tools
-
-#endif

@@ -1,8 +1,5 @@
 // pocket synthesize: a package of a known shape with seeded random weights, for speed and memory. The same seed gives
 // the same file on every machine.
-#ifndef POCKET_TOOLS_SYNTHESIZE_HPP
-#define POCKET_TOOLS_SYNTHESIZE_HPP
-
 #include <unistd.h>
 
 #include <cmath>
@@ -12,14 +9,9 @@
 #include <vector>
 
 #include "common.hpp"
+#include "pocket/files/package.hpp"
 
 namespace tools {
-
-struct SynthesizeOptions {
-  std::string spec = "mnn-pocket-0.3b", out;
-  std::uint64_t seed = 1;
-  bool force = false;
-};
 
 // Steele's splitmix64.
 class SplitMix {
@@ -54,7 +46,7 @@ inline void random_block(SplitMix& random, float deviation, std::size_t k, std::
   }
 }
 
-inline int synthesize(const SynthesizeOptions& o) {
+int synthesize(const SynthesizeOptions& o) {
   const RuntimeSpec spec = o.spec == "qwen3-0.6b" ? runtime_spec(Qwen3_06B{}) : runtime_spec(MnnPocket03B{});
   std::error_code error;
   std::filesystem::create_directories(o.out, error);
@@ -104,5 +96,3 @@ inline int synthesize(const SynthesizeOptions& o) {
 }
 
 }  // namespace tools
-
-#endif

@@ -1,8 +1,5 @@
 // pocket bench: llama-bench's protocol (a warm-up, then runs; prefill from an empty cache, decode at a given depth; no
 // sampler in the timing) beside the wall, which is measured in the same process, in turn with the engine.
-#ifndef POCKET_TOOLS_BENCH_HPP
-#define POCKET_TOOLS_BENCH_HPP
-
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -18,11 +15,6 @@
 
 namespace tools {
 
-struct BenchOptions {
-  std::size_t prompt = 512, generate = 128, depth = 0, batch = 128;
-  int repeat = 5;
-};
-
 struct Spread {
   double median, min, max;
 };
@@ -32,7 +24,7 @@ inline Spread spread(std::vector<double> v) {
   return {n % 2 != 0 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2, v.front(), v.back()};
 }
 
-inline int run_bench(const RunOptions& run, const BenchOptions& o, bool as_json) {
+int bench(const RunOptions& run, const BenchOptions& o, bool as_json) {
   auto pool = value_or_die(ThreadPool::create(run.threads));
   const OpenModel open = value_or_die(open_model(find_model(run.model), *pool, false));
   const LoadedModel& m = open.model;
@@ -44,14 +36,14 @@ inline int run_bench(const RunOptions& run, const BenchOptions& o, bool as_json)
   backend.executor = pool.get();
   backend.kernels = choose_kernels(run.isa);
   auto session = value_or_die(Transformer<RuntimeSpec>::create(m.spec, m.weights, shape, backend));
-  std::optional<bench::ReadBandwidth> wall;  // after the warm-up, so that its buffer is not in the peak memory
+  std::optional<::bench::ReadBandwidth> wall;  // after the warm-up, so that its buffer is not in the peak memory
   long peak_kilobytes = 0;
 
   std::vector<std::int32_t> tokens(shape.context);
   for (std::size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<std::int32_t>((i * 2654435761u + 300) % m.spec.vocab);
   std::vector<double> prefill, decode;
-  std::array<std::vector<double>, bench::ReadBandwidth::loops> reads;
+  std::array<std::vector<double>, ::bench::ReadBandwidth::loops> reads;
   const auto forward = [&](std::size_t from, std::size_t count) {
     check_or_die(session.forward(std::span(tokens).subspan(from, count)));
   };
@@ -67,9 +59,9 @@ inline int run_bench(const RunOptions& run, const BenchOptions& o, bool as_json)
     if (r >= 0) measure_wall(1);
     check_or_die(session.rewind(0));
     if (o.prompt > 0) {
-      const double start = bench::now();
+      const double start = ::bench::now();
       forward(0, o.prompt);
-      if (r >= 0) prefill.push_back(static_cast<double>(o.prompt) / (bench::now() - start));
+      if (r >= 0) prefill.push_back(static_cast<double>(o.prompt) / (::bench::now() - start));
     }
     if (o.generate > 0) {
       if (o.prompt >= o.depth) {
@@ -79,15 +71,15 @@ inline int run_bench(const RunOptions& run, const BenchOptions& o, bool as_json)
       }
       if (r >= 0) measure_wall(1);
       const std::size_t count = r < 0 ? (std::min<std::size_t>)(8, o.generate) : o.generate;
-      const double start = bench::now();
+      const double start = ::bench::now();
       for (std::size_t i = 0; i < count; ++i) forward(o.depth + i, 1);
-      if (r >= 0) decode.push_back(static_cast<double>(count) / (bench::now() - start));
+      if (r >= 0) decode.push_back(static_cast<double>(count) / (::bench::now() - start));
     }
     if (r < 0) {
       rusage usage{};
       getrusage(RUSAGE_SELF, &usage);
       peak_kilobytes = usage.ru_maxrss;
-      wall = value_or_die(bench::ReadBandwidth::create(m.weight_bytes));
+      wall = value_or_die(::bench::ReadBandwidth::create(m.weight_bytes));
     } else {
       measure_wall(1);
     }
@@ -158,5 +150,3 @@ inline int run_bench(const RunOptions& run, const BenchOptions& o, bool as_json)
 }
 
 }  // namespace tools
-
-#endif

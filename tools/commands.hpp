@@ -1,0 +1,50 @@
+// The commands of `pocket` and their options. Each command is a unit of its own, so that they compile side by side.
+#ifndef POCKET_TOOLS_COMMANDS_HPP
+#define POCKET_TOOLS_COMMANDS_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "pocket/core/status.hpp"
+#include "pocket/generate/generate.hpp"
+
+namespace tools {
+
+// Of every command that runs a model. Empty and 0 mean the default.
+struct RunOptions {
+  std::string model, isa, activations = "a16";
+  unsigned threads = 0;
+  std::size_t context = 0;
+};
+
+struct TalkOptions {
+  pocket::GenerateOptions generate;
+  std::string system, prompt;
+  bool has_system = false, raw = false, quiet = false;
+};
+
+struct BenchOptions {
+  std::size_t prompt = 512, generate = 128, depth = 0, batch = 128;
+  int repeat = 5;
+};
+
+struct SynthesizeOptions {
+  std::string spec = "mnn-pocket-0.3b", out;
+  std::uint64_t seed = 1;
+  bool force = false;
+};
+
+// Each returns the program's exit code; what goes wrong ends the program (die).
+int chat(const RunOptions&, TalkOptions);
+int generate(const RunOptions&, TalkOptions);
+int inspect(const RunOptions&, bool as_json);
+int bench(const RunOptions&, const BenchOptions&, bool as_json);
+int synthesize(const SynthesizeOptions&);
+
+// Prints the message and exits: 2 for a wrong argument, else 1.
+[[noreturn]] void die(const pocket::Error& e);
+
+}  // namespace tools
+
+#endif
