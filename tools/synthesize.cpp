@@ -10,31 +10,18 @@
 
 #include "common.hpp"
 #include "pocket/files/package.hpp"
+#include "pocket/generate/sampler.hpp"
 
 namespace tools {
 
-// Steele's splitmix64.
-class SplitMix {
- public:
-  explicit SplitMix(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    std::uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
-  float uniform() { return static_cast<float>(next() >> 40) * 0x1p-24f; }  // [0, 1)
-
- private:
-  std::uint64_t state_;
-};
+inline float uniform(Random& random) { return static_cast<float>(random.next() >> 40) * 0x1p-24f; }  // [0, 1)
 
 // Codes are uniform over 0..15 (standard deviation 4.61), scales vary by a quarter around what gives the weights a
 // standard deviation of `deviation`, and the minimum is -7.5 scales.
-inline void random_block(SplitMix& random, float deviation, std::size_t k, std::byte* out) {
+inline void random_block(Random& random, float deviation, std::size_t k, std::byte* out) {
   for (std::size_t t = 0; t < div_up(k, tile_cols); ++t, out += W4G64::bytes) {
     for (std::size_t r = 0; r < tile_rows; ++r) {
-      const f16 scale = to_f16(deviation / 4.61f * (0.75f + 0.5f * random.uniform()));
+      const f16 scale = to_f16(deviation / 4.61f * (0.75f + 0.5f * uniform(random)));
       const f16 minimum = to_f16(-7.5f * to_float(scale));
       std::memcpy(out + W4G64::scales_offset(0) + 2 * r, &scale, 2);
       std::memcpy(out + W4G64::minima_offset(0) + 2 * r, &minimum, 2);
@@ -56,7 +43,7 @@ int synthesize(const SynthesizeOptions& o) {
   const std::string path = package_path(o.out);
   if (!o.force && std::filesystem::exists(path)) die({Errc::io, path + " exists already; --force replaces it"});
   check_or_die(begin_package(writer, spec, "qwen3", 1e-6f, 1e6, WeightFormat::w4_g64, path, o.force));
-  SplitMix seeds(o.seed);
+  Random seeds(o.seed);
   HostWeights names;
   names.layers.resize(spec.layers);
   const std::size_t total = weight_bytes(spec, WeightFormat::w4_g64);
@@ -69,7 +56,7 @@ int synthesize(const SynthesizeOptions& o) {
       std::fprintf(stderr, "\rwriting %s: %zu %%", o.out.c_str(), done * 100 / total);
   };
   const auto matrix = [&](const std::string& name, PackedMatrix&, std::size_t n, std::size_t k) -> Expected<void> {
-    SplitMix random(seeds.next());
+    Random random(seeds.next());
     const float deviation = name == "embedding" ? 1.0f : 1.0f / std::sqrt(static_cast<float>(k));
     std::vector<std::byte> block(packed_bytes(WeightFormat::w4_g64, tile_rows, k));
     for (std::size_t b = 0; b < div_up(n, tile_rows); ++b) {
@@ -80,9 +67,9 @@ int synthesize(const SynthesizeOptions& o) {
     return {};
   };
   const auto vector = [&](const std::string& name, const float*&, std::size_t n) -> Expected<void> {
-    SplitMix random(seeds.next());
+    Random random(seeds.next());
     std::vector<float> gamma(n);
-    for (float& g : gamma) g = 0.9f + 0.2f * random.uniform();
+    for (float& g : gamma) g = 0.9f + 0.2f * uniform(random);
     progress(n * sizeof(float));
     return writer.append(name, std::as_bytes(std::span(gamma)));
   };
