@@ -16,6 +16,7 @@
 #include <new>
 #include <type_traits>
 
+#include "count_new.hpp"
 #include "pocket/core/types.hpp"
 #include "pocket/core/view.hpp"
 #include "pocket/files/gguf.hpp"
@@ -23,30 +24,7 @@
 #include "pocket/files/safetensors.hpp"
 
 using namespace pocket;
-
-namespace {
-
-std::size_t allocated = 0;  // bytes asked for since it was last set to 0, whether freed again or not
-
-}  // namespace
-
-// Every form is replaced, since a sanitiser pairs them; not inlined, or the compiler would see malloc and delete meet.
-POCKET_NOINLINE void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  allocated += size;
-  return std::malloc(size == 0 ? 1 : size);
-}
-POCKET_NOINLINE void* operator new(std::size_t size) {
-  if (void* const p = operator new(size, std::nothrow)) return p;
-  throw std::bad_alloc();
-}
-void* operator new[](std::size_t size) { return operator new(size); }
-void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return operator new(size, std::nothrow); }
-POCKET_NOINLINE void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { operator delete(p); }
-void operator delete(void* p, const std::nothrow_t&) noexcept { operator delete(p); }
-void operator delete[](void* p) noexcept { operator delete(p); }
-void operator delete[](void* p, std::size_t) noexcept { operator delete(p); }
-void operator delete[](void* p, const std::nothrow_t&) noexcept { operator delete(p); }
+using test::new_bytes;
 
 namespace {
 
@@ -146,9 +124,9 @@ void require_refused(std::span<const std::byte> bytes, std::initializer_list<con
                      Errc code = Errc::malformed) {
   std::unique_ptr<std::byte[]> memory(new std::byte[bytes.size()]);
   std::copy(bytes.begin(), bytes.end(), memory.get());
-  allocated = 0;
+  new_bytes = 0;
   const auto file = File::parse({memory.get(), bytes.size()}, "test.file");
-  const std::size_t used = allocated;
+  const std::size_t used = new_bytes;
   REQUIRE_FALSE(file);
   INFO(file.error().message);
   for (const char* word : words) REQUIRE(file.error().message.find(word) != std::string::npos);
@@ -194,9 +172,9 @@ void require_safe_with_any_byte_changed(const Bytes& good, std::size_t header_by
       Bytes bad = good;
       bad[i] ^= static_cast<std::byte>(change);
       std::unique_ptr<std::byte[]> memory;
-      allocated = 0;
+      new_bytes = 0;
       const auto file = parse_exact<File>(bad, memory);
-      REQUIRE(allocated <= 65536 + 32 * bad.size());
+      REQUIRE(new_bytes <= 65536 + 32 * bad.size());
       if (!file) REQUIRE(file.error().message.find("test.file") == 0);
       if (file) sum += use_all(*file);
       ++(file ? accepted : refused);

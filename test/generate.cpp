@@ -21,6 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "count_new.hpp"
+#include "pocket/backend/cpu.hpp"
 #include "pocket/generate/sampler.hpp"
 #include "pocket/generate/session.hpp"
 #include "pocket/model/transformer.hpp"
@@ -28,27 +30,6 @@
 using namespace pocket;
 using Ids = std::vector<std::int32_t>;
 using Floats = std::vector<float>;
-
-namespace {
-std::atomic<long> allocations{0};
-}
-// Every form, or a sanitiser's would be mixed with ours; out of line, or the compiler sees malloc meet delete.
-POCKET_NOINLINE void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  ++allocations;
-  return std::malloc(bytes == 0 ? 1 : bytes);
-}
-POCKET_NOINLINE void* operator new(std::size_t bytes) {
-  if (void* const p = operator new(bytes, std::nothrow)) return p;
-  throw std::bad_alloc();
-}
-void* operator new[](std::size_t bytes) { return operator new(bytes); }
-void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return operator new(bytes, std::nothrow); }
-POCKET_NOINLINE void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { operator delete(p); }
-void operator delete(void* p, const std::nothrow_t&) noexcept { operator delete(p); }
-void operator delete[](void* p) noexcept { operator delete(p); }
-void operator delete[](void* p, std::size_t) noexcept { operator delete(p); }
-void operator delete[](void* p, const std::nothrow_t&) noexcept { operator delete(p); }
 
 namespace {
 
@@ -366,10 +347,10 @@ TEST_CASE("sampling allocates nothing") {
     for (const float top_p : {0.5f, 1.0f}) {
       Sampler s = make({1.0f, top_p, top_k, 1}, logits.size());
       REQUIRE(s.memory_bytes() <= logits.size() * 8);
-      const long before = allocations;
+      const std::size_t before = test::new_calls;
       for (int i = 0; i < 20; ++i)
         if (!s.sample(logits)) std::abort();
-      REQUIRE(allocations == before);
+      REQUIRE(test::new_calls == before);
     }
 }
 
@@ -671,9 +652,9 @@ TEST_CASE("generation with the caller's sampler allocates nothing") {
   Sampler sampler = make({}, m.vocab);
   const Ids prompt{1, 2, 3};
   const GenerateOptions o{.max_tokens = 30, .stop_ids = {}};
-  const long before = allocations;
+  const std::size_t before = test::new_calls;
   const auto r = generate(m, prompt, sampler, o, go_on);
-  const long after = allocations;
+  const std::size_t after = test::new_calls;
   REQUIRE(r);
   REQUIRE(r->tokens == 30);
   REQUIRE(after == before);

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "model_fixture.hpp"
+#include "pocket/backend/cpu.hpp"
 #include "pocket/core/executor.hpp"
 #include "pocket/model/transformer.hpp"
 #include "reference_graph.hpp"

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "model_fixture.hpp"
+#include "pocket/backend/cpu.hpp"
 #include "pocket/core/executor.hpp"
 #include "pocket/model/transformer.hpp"
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "pocket/backend/cpu.hpp"
 #include "pocket/core/executor.hpp"
 #include "pocket/model/transformer.hpp"
 #include "support.hpp"

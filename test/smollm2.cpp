@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "model_file.hpp"
+#include "pocket/backend/cpu.hpp"
 #include "pocket/files/gguf_model.hpp"
 #include "pocket/model/transformer.hpp"
 #include "reference_graph.hpp"

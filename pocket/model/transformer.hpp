@@ -19,7 +19,6 @@
 #include <utility>
 
 #include "../backend/backend.hpp"
-#include "../backend/cpu.hpp"
 #include "../config.hpp"
 #include "../core/status.hpp"
 #include "memory_plan.hpp"
@@ -27,6 +26,8 @@
 #include "weights.hpp"
 
 POCKET_NAMESPACE_BEGIN
+
+class CpuBackend;  // the default: include backend/cpu.hpp (or pocket.hpp) to use it
 
 template <ModelSpec Spec, Backend B = CpuBackend>
 class Transformer {
