@@ -119,7 +119,8 @@ class GgufModelLoader {
     POCKET_CHECK(refuse_unknown_tensors());
     for (GgufMatrix& m : matrices_) POCKET_CHECK(choose_format(m));
     POCKET_CHECK(fill());
-    POCKET_CHECK(check_weights(model_.spec, model_.weights));
+    if (auto fits = check_weights(model_.spec, model_.weights); !fits)
+      return fail(fits.error().code, file_.name() + ": " + fits.error().message);
     return std::move(model_);
   }
 

@@ -114,7 +114,8 @@ class PackageReader {
         [&](const std::string& name, PackedMatrix& m, std::size_t n, std::size_t k) { return matrix(name, m, n, k); },
         [&](const std::string& name, const float*& v, std::size_t n) { return vector(name, v, n); }));
     if (model.tied) model.weights.head = model.weights.embedding;
-    POCKET_CHECK(check_weights(model.spec, model.weights));
+    if (auto fits = check_weights(model.spec, model.weights); !fits)
+      return fail(fits.error().code, file_.name() + ": " + fits.error().message);
     model.weight_bytes = model.mapped_bytes = bytes_;
     model.file = std::move(file_);
     return model;
