@@ -18,6 +18,7 @@
 #include "pocket/files/gguf_model.hpp"
 #include "pocket/model/transformer.hpp"
 #include "reference_graph.hpp"
+#include "support.hpp"
 
 using namespace pocket;
 using Session = Transformer<RuntimeSpec>;
@@ -105,11 +106,7 @@ void forward(Session& s, std::span<const std::int32_t> ids, std::size_t rows) {
   if (!done) FAIL(done.error().message);
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::size_t every = 10;  // prompts: sanitised builds are slow, and the arithmetic is the same
-#else
-constexpr std::size_t every = 1;
-#endif
+constexpr std::size_t every = test::sanitized ? 10 : 1;  // prompts: the arithmetic is the same
 
 struct Fixture {
   Fixture(const std::string& path) {

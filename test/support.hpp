@@ -13,6 +13,15 @@
 
 namespace test {
 
+// Sanitizers make these tests some ten times slower: they then do the same with fewer repetitions and shorter prompts.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool sanitized = true;
+#elif defined(__has_feature)
+inline constexpr bool sanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+#else
+inline constexpr bool sanitized = false;
+#endif
+
 // xorshift64*: the same numbers everywhere, unlike the standard distributions.
 class Random {
  public:
