@@ -3,8 +3,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <iterator>
-#include <random>
 #include <string>
 
 #include "common.hpp"

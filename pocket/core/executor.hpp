@@ -126,7 +126,7 @@ class ThreadPool final : public Executor {
 
   ThreadPool() = default;
 
-  static constexpr int spin_rounds = 2000;  // pauses of some 10 to 45 ns: 20 to 90 microseconds
+  static constexpr int spin_rounds = 2000;  // pauses of some 10 to 70 ns: 20 to 140 microseconds
 
   static void pause() noexcept {
 #if POCKET_ARCH_X86
