@@ -1,5 +1,7 @@
 // The packed package: a directory with a safetensors container whose tensors are tiles, mapped and used as they lie.
 //
+//   DIR/tokenizer.json, tokenizer_config.json, generation_config.json, chat_template.jinja
+//                as in a Hugging Face directory (hf_tokenizer.hpp); optional
 //   DIR/pocket.safetensors
 //     metadata   format = "pocket", layout = "1" (of the tile, quant/format.hpp), architecture, and the shape:
 //                layers, hidden, heads, kv_heads, head_dim, ffn, vocab, positions, rms_epsilon, rope_base
@@ -22,11 +24,13 @@
 #include <vector>
 
 #include "../config.hpp"
+#include "../core/executor.hpp"
 #include "../core/status.hpp"
 #include "../model/spec.hpp"
 #include "../model/weights.hpp"
 #include "../quant/format.hpp"
 #include "loaded_model.hpp"
+#include "model_source.hpp"
 #include "safetensors.hpp"
 
 POCKET_NAMESPACE_BEGIN
@@ -48,33 +52,9 @@ inline constexpr PackageField package_fields[] = {
     {"vocab", &RuntimeSpec::vocab},       {"positions", &RuntimeSpec::positions},
 };
 
-// Calls matrix(name, PackedMatrix&, n, k) and vector(name, const float*&, n) for every tensor of the graph, in the
-// order in which decoding reads them; both return Expected<void>. The embedding comes first, the head only where it is
-// apart.
-template <class M, class V>
-Expected<void> for_each_tensor(const RuntimeSpec& s, HostWeights& w, bool tied, M&& matrix, V&& vector) {
-  POCKET_CHECK(matrix(std::string("embedding"), w.embedding, s.vocab, s.hidden));
-  for (std::size_t l = 0; l < s.layers; ++l) {
-    const std::string at = "layers." + std::to_string(l) + ".";
-    auto& layer = w.layers[l];
-    POCKET_CHECK(vector(at + "attention_norm", layer.attention_norm, s.hidden));
-    POCKET_CHECK(matrix(at + "qkv", layer.qkv, qkv_width(s), s.hidden));
-    if (s.qk_norm) {
-      POCKET_CHECK(vector(at + "q_norm", layer.q_norm, s.head_dim));
-      POCKET_CHECK(vector(at + "k_norm", layer.k_norm, s.head_dim));
-    }
-    POCKET_CHECK(matrix(at + "output", layer.output, s.hidden, q_width(s)));
-    POCKET_CHECK(vector(at + "ffn_norm", layer.ffn_norm, s.hidden));
-    POCKET_CHECK(matrix(at + "gate_up", layer.gate_up, gate_up_width(s), s.hidden));
-    POCKET_CHECK(matrix(at + "down", layer.down, s.hidden, s.ffn));
-  }
-  POCKET_CHECK(vector(std::string("output_norm"), w.output_norm, s.hidden));
-  if (!tied) POCKET_CHECK(matrix(std::string("head"), w.head, s.vocab, s.hidden));
-  return {};
-}
-
 // The shortest text that reads back as the same number, without a locale.
-inline std::string number_text(double v) {
+template <class T>
+std::string number_text(T v) {
   char text[32];
   return std::string(text, std::to_chars(text, text + sizeof text, v).ptr);
 }
@@ -193,11 +173,12 @@ inline Expected<LoadedModel> open_package(const std::string& directory) {
   return detail::PackageReader(std::move(file)).read(directory);
 }
 
-// Writes a package's header for this shape, all matrices in one format, the embedding tied. The tensors' bytes follow
-// by writer.append in the order of for_each_tensor (checked), then writer.finish().
-inline Expected<void> begin_package(SafetensorsWriter& writer, const RuntimeSpec& spec, std::string_view architecture,
-                                    float rms_epsilon, double rope_base, WeightFormat format, const std::string& path,
-                                    bool overwrite) {
+// Writes a package's header. format_of(name) is the format of each matrix. The tensors' bytes follow by writer.append
+// in the order of for_each_tensor (checked), then writer.finish().
+template <class FormatOf>
+Expected<void> begin_package(SafetensorsWriter& writer, const RuntimeSpec& spec, std::string_view architecture,
+                             bool tied, float rms_epsilon, double rope_base, FormatOf&& format_of,
+                             const std::string& path, bool overwrite) {
   POCKET_CHECK(check_spec(spec, "package"));
   const auto put = [&](std::string key, std::string value) {
     return writer.add_metadata(std::move(key), std::move(value));
@@ -206,20 +187,70 @@ inline Expected<void> begin_package(SafetensorsWriter& writer, const RuntimeSpec
   POCKET_CHECK(put("layout", std::to_string(layout_version)));
   POCKET_CHECK(put("architecture", std::string(architecture)));
   for (const detail::PackageField& f : detail::package_fields) POCKET_CHECK(put(f.key, std::to_string(spec.*f.member)));
-  POCKET_CHECK(put("rms_epsilon", detail::number_text(static_cast<double>(rms_epsilon))));
+  POCKET_CHECK(put("rms_epsilon", detail::number_text(rms_epsilon)));
   POCKET_CHECK(put("rope_base", detail::number_text(rope_base)));
   HostWeights names;
   names.layers.resize(spec.layers);
   const auto declare_matrix = [&](const std::string& name, PackedMatrix&, std::size_t n,
                                   std::size_t k) -> Expected<void> {
+    const WeightFormat format = format_of(name);
     POCKET_CHECK(put(name, std::string(name_of(format)) + " " + std::to_string(n) + " " + std::to_string(k) + " 0"));
     return writer.add_tensor(name, Dtype::U8, {packed_bytes(format, n, k)});
   };
   const auto declare_vector = [&](const std::string& name, const float*&, std::size_t n) {
     return writer.add_tensor(name, Dtype::F32, {n});
   };
-  POCKET_CHECK(detail::for_each_tensor(spec, names, true, declare_matrix, declare_vector));
+  POCKET_CHECK(detail::for_each_tensor(spec, names, tied, declare_matrix, declare_vector));
   return writer.begin(path, overwrite);
+}
+// All matrices in one format, the embedding tied.
+inline Expected<void> begin_package(SafetensorsWriter& writer, const RuntimeSpec& spec, std::string_view architecture,
+                                    float rms_epsilon, double rope_base, WeightFormat format, const std::string& path,
+                                    bool overwrite) {
+  return begin_package(
+      writer, spec, architecture, true, rms_epsilon, rope_base, [format](const std::string&) { return format; }, path,
+      overwrite);
+}
+
+// Packs a model and writes its package, some megabytes at a time, in the source's formats: the same source gives the
+// same bytes, whatever the executor. The file appears in the directory, which exists, when it is whole. before_finish()
+// returns Expected<void> and runs when only that is left to do: what belongs beside the weights is written there.
+template <class BeforeFinish>
+Expected<void> write_package(const ModelSource& source, const std::string& directory, bool overwrite,
+                             Executor& executor, const Progress& progress, BeforeFinish&& before_finish) {
+  SafetensorsWriter writer;
+  auto declared = source.matrices.begin();
+  POCKET_CHECK(begin_package(
+      writer, source.spec, source.architecture, source.tied, source.rms_epsilon, source.rope_base,
+      [&](const std::string&) { return (declared++)->format; }, package_path(directory), overwrite));
+  detail::ProgressMeter meter(progress, weight_bytes(source));
+  std::vector<std::byte> buffer;
+  auto from_matrix = source.matrices.begin();
+  auto from_vector = source.vectors.begin();
+  const auto matrix = [&](const std::string& name, PackedMatrix&, std::size_t, std::size_t) -> Expected<void> {
+    const SourceMatrix& m = *from_matrix++;
+    const std::size_t block_bytes = packed_bytes(m.format, tile_rows, m.k);
+    for (std::size_t b = 0, end; b < m.row_blocks(); b = end) {
+      end = (std::min)(m.row_blocks(), b + detail::blocks_at_once(m));
+      buffer.resize((end - b) * block_bytes);
+      POCKET_CHECK(detail::pack_blocks(m, b, end, buffer.data(), executor));
+      POCKET_CHECK(writer.append(name, buffer));
+      POCKET_CHECK(meter.add(buffer.size()));
+    }
+    return {};
+  };
+  const auto vector = [&](const std::string& name, const float*&, std::size_t) -> Expected<void> {
+    const SourceVector& v = *from_vector++;
+    std::vector<float> floats(v.size());
+    v.read(floats.data());
+    POCKET_CHECK(writer.append(name, std::as_bytes(std::span(floats))));
+    return meter.add(round_up(v.size() * sizeof(float), workspace_alignment));
+  };
+  HostWeights names;
+  names.layers.resize(source.spec.layers);
+  POCKET_CHECK(detail::for_each_tensor(source.spec, names, source.tied, matrix, vector));
+  POCKET_CHECK(before_finish());
+  return writer.finish();
 }
 
 POCKET_NAMESPACE_END
