@@ -29,11 +29,21 @@ POCKET_NAMESPACE_BEGIN
 
 namespace detail {
 
-inline constexpr TensorNames gguf_names{
-    "token_embd.weight",  "output_norm.weight", "output.weight",      "blk.",
-    "attn_norm.weight",   "attn_q.weight",      "attn_k.weight",      "attn_v.weight",
-    "attn_q_norm.weight", "attn_k_norm.weight", "attn_output.weight", "ffn_norm.weight",
-    "ffn_gate.weight",    "ffn_up.weight",      "ffn_down.weight"};
+inline constexpr TensorNames gguf_names{.embedding = "token_embd.weight",
+                                        .output_norm = "output_norm.weight",
+                                        .head = "output.weight",
+                                        .layers = "blk.",
+                                        .attention_norm = "attn_norm.weight",
+                                        .q = "attn_q.weight",
+                                        .k = "attn_k.weight",
+                                        .v = "attn_v.weight",
+                                        .q_norm = "attn_q_norm.weight",
+                                        .k_norm = "attn_k_norm.weight",
+                                        .output = "attn_output.weight",
+                                        .ffn_norm = "ffn_norm.weight",
+                                        .gate = "ffn_gate.weight",
+                                        .up = "ffn_up.weight",
+                                        .down = "ffn_down.weight"};
 
 inline std::optional<ElementType> element_type(GgufType type) noexcept {
   switch (type) {

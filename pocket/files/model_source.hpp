@@ -32,6 +32,7 @@
 #include "../core/status.hpp"
 #include "../core/types.hpp"
 #include "../model/spec.hpp"
+#include "../model/weights.hpp"
 #include "../quant/format.hpp"
 #include "../quant/pack.hpp"
 #include "reader.hpp"
@@ -242,6 +243,8 @@ class SourceGatherer {
 
   Expected<void> gather() {
     const RuntimeSpec& s = source_.spec;
+    if (auto constants = check_constants(source_.rms_epsilon, source_.rope_base); !constants)
+      return fail(constants.error().code, source_.name + ": " + constants.error().message);
     POCKET_CHECK(matrix("embedding", {{names_.embedding, s.vocab}}, s.hidden));
     for (std::size_t l = 0; l < s.layers; ++l) POCKET_CHECK(layer(std::to_string(l)));
     POCKET_CHECK(vector("output_norm", names_.output_norm, s.hidden));

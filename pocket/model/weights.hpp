@@ -39,6 +39,12 @@ struct ModelWeights {
 // In host memory: what files give, and what the CPU backend uses as it is.
 using HostWeights = ModelWeights<PackedMatrix, const float*>;
 
+inline Expected<void> check_constants(float rms_epsilon, double rope_base) {
+  if (rms_epsilon >= 0 && rms_epsilon < 1 && rope_base >= 1 && rope_base < 1e12) return {};
+  return fail(Errc::invalid_argument, "norm epsilon " + number(rms_epsilon) + " or rotary base " + number(rope_base) +
+                                          " is out of range (0 to 1, 1 to 1e12)");
+}
+
 // Does every tensor that the spec asks for exist, with its shape?
 inline Expected<void> check_weights(const RuntimeSpec& s, const HostWeights& w) {
   const auto matrix = [](const PackedMatrix& m, std::size_t n, std::size_t k, const Text& name) -> Expected<void> {
@@ -61,9 +67,7 @@ inline Expected<void> check_weights(const RuntimeSpec& s, const HostWeights& w) 
   if (w.layers.size() != s.layers)
     return fail(Errc::invalid_argument,
                 "weights: " + number(w.layers.size()) + " layers, the model's shape asks for " + number(s.layers));
-  if (!(w.rms_epsilon >= 0 && w.rms_epsilon < 1) || !(w.rope_base >= 1 && w.rope_base < 1e12))
-    return fail(Errc::invalid_argument, "weights: norm epsilon " + number(w.rms_epsilon) + " or rotary base " +
-                                            number(w.rope_base) + " is out of range");
+  POCKET_CHECK(check_constants(w.rms_epsilon, w.rope_base));
   for (std::size_t l = 0; l < s.layers; ++l) {
     const auto& layer = w.layers[l];
     const Text at = "layer " + number(l) + " ";
