@@ -164,3 +164,123 @@ TEST_CASE("damaged packages are refused with the file's name, whatever byte is h
   REQUIRE(replaced("\"vocab\":\"50\"", "\"vocab\":\"5x\"").find("vocab") != std::string::npos);
   REQUIRE(open_package("/nowhere").error().code == Errc::io);
 }
+
+TEST_CASE(
+    "a source is written with its formats, the same bytes for any executor, and comes back as loaded into memory") {
+  // Two layers of random float weights with an untied head, in memory.
+  const RuntimeSpec spec = small;
+  std::vector<std::vector<float>> storage;
+  test::Random random(5);
+  const auto tensor = [&](const char* name, std::size_t rows, std::size_t cols) {
+    std::vector<float> values(rows * cols);
+    for (float& v : values) v = random.normal() * 0.1f;
+    storage.push_back(std::move(values));
+    const auto bytes = std::as_bytes(std::span(storage.back()));
+    return SourceTensor{"memory", name, ElementType::f32, rows, cols, bytes};
+  };
+  const auto source_in = [&](std::optional<WeightFormat> format) {
+    ModelSource source;
+    source.name = "memory";
+    source.architecture = "qwen3";
+    source.spec = spec;
+    source.rms_epsilon = 1e-6f;
+    source.rope_base = 5e5;
+    source.tied = false;
+    storage.clear();
+    random = test::Random(5);
+    static constexpr TensorNames names{"E", "N", "H", "L", "an", "q", "k", "v", "qn", "kn", "o", "fn", "g", "u", "d"};
+    const auto rows_and_cols = [&](const std::string& name) -> std::pair<std::size_t, std::size_t> {
+      if (name == "E" || name == "H") return {spec.vocab, spec.hidden};
+      const std::string last = name.substr(name.rfind('.') + 1);
+      if (last == "qn" || last == "kn") return {1, spec.head_dim};
+      if (last == "q") return {q_width(spec), spec.hidden};
+      if (last == "k" || last == "v") return {kv_width(spec), spec.hidden};
+      if (last == "o") return {spec.hidden, q_width(spec)};
+      if (last == "g" || last == "u") return {spec.ffn, spec.hidden};
+      if (last == "d") return {spec.hidden, spec.ffn};
+      return {1, spec.hidden};
+    };
+    pocket::detail::SourceGatherer gatherer(source, names, 0, format,
+                                            [&](const std::string& name) -> Expected<SourceTensor> {
+                                              const auto [rows, cols] = rows_and_cols(name);
+                                              return tensor("t", rows, cols);
+                                            });
+    REQUIRE(gatherer.gather());
+    return source;
+  };
+  auto pool = ThreadPool::create(3);
+  REQUIRE(pool);
+  SerialExecutor serial;
+  const auto nothing = [] { return Expected<void>(); };
+  for (const WeightFormat format : {WeightFormat::w4_g64, WeightFormat::w4_g32, WeightFormat::w8_g32}) {
+    const ModelSource source = source_in(format);
+    Directory one, two;
+    std::size_t calls = 0, last = 0, all = 0;
+    const auto count = [&](std::size_t done, std::size_t total) {
+      ++calls;
+      REQUIRE(done > last);
+      REQUIRE(done <= total);
+      last = done;
+      all = total;
+      return true;
+    };
+    REQUIRE(write_package(source, one.path, false, serial, count, nothing));
+    REQUIRE(calls > 10);
+    REQUIRE(last == all);
+    REQUIRE(write_package(source, two.path, false, **pool, {}, nothing));
+    REQUIRE(read_file(package_path(one.path)) == read_file(package_path(two.path)));
+
+    auto mapped = open_package(one.path);
+    if (!mapped) FAIL(mapped.error().message);
+    REQUIRE_FALSE(mapped->tied);
+    REQUIRE(mapped->weights.rope_base == 5e5);
+    REQUIRE(mapped->weight_bytes == weight_bytes(source));
+    auto loaded = load_model(source, **pool);
+    REQUIRE(loaded);
+    REQUIRE(loaded->quantized_here);
+    REQUIRE(loaded->weight_bytes == weight_bytes(source));
+    std::vector<const void*> tensors;
+    const auto collect_matrix = [&](const std::string&, PackedMatrix& m, std::size_t, std::size_t) -> Expected<void> {
+      REQUIRE(m.format == format);
+      tensors.push_back(m.tiles);
+      return {};
+    };
+    const auto collect_vector = [&](const std::string&, const float*& v, std::size_t) -> Expected<void> {
+      tensors.push_back(v);
+      return {};
+    };
+    REQUIRE(pocket::detail::for_each_tensor(spec, loaded->weights, false, collect_matrix, collect_vector));
+    std::size_t at = 0;
+    const auto same_matrix = [&](const std::string&, PackedMatrix& m, std::size_t, std::size_t) -> Expected<void> {
+      REQUIRE(std::memcmp(m.tiles, tensors[at++], m.bytes()) == 0);
+      return {};
+    };
+    const auto same_vector = [&](const std::string&, const float*& v, std::size_t n) -> Expected<void> {
+      REQUIRE(std::memcmp(v, tensors[at++], n * sizeof(float)) == 0);
+      return {};
+    };
+    REQUIRE(pocket::detail::for_each_tensor(spec, mapped->weights, false, same_matrix, same_vector));
+  }
+
+  // In memory that the caller lends; too little of it, or cancelled, is an error.
+  const ModelSource source = source_in(std::nullopt);
+  LoadOptions options;
+  auto memory = Workspace::allocate(weight_bytes(source));
+  REQUIRE(memory);
+  options.memory = {memory->at<std::byte>(0), memory->bytes()};
+  auto lent = load_model(source, serial, options);
+  REQUIRE(lent);
+  REQUIRE(static_cast<const void*>(lent->weights.embedding.tiles) == memory->at<std::byte>(0));
+  options.memory = options.memory.first(memory->bytes() - 64);
+  REQUIRE(load_model(source, serial, options).error().code == Errc::invalid_argument);
+  options.memory = {};
+  options.progress = [](std::size_t, std::size_t) { return false; };
+  REQUIRE(load_model(source, serial, options).error().code == Errc::cancelled);
+
+  // What fails at the end leaves nothing behind.
+  Directory d;
+  REQUIRE(write_package(source, d.path, false, serial, options.progress, nothing).error().code == Errc::cancelled);
+  REQUIRE_FALSE(
+      write_package(source, d.path, false, serial, {}, [] { return Expected<void>(fail(Errc::io, "text")); }));
+  REQUIRE(std::filesystem::is_empty(d.path));
+}
