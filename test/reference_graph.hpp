@@ -2,7 +2,8 @@
 //
 // All positions at once, full causal attention, no cache, no fusion, no tiles, no threads. It shares no arithmetic with
 // the library: weights come from the packed bytes by a dequantisation of its own, written from the picture of the tile
-// in pocket/quant/format.hpp. The one rounding is optional: K and V to float16, where the library's cache rounds them.
+// in pocket/quant/format.hpp, or as floats from whoever has them (DenseWeights). The one rounding is optional: K and V
+// to float16, where the library's cache rounds them.
 //
 //   x: [tokens, hidden], logits: [tokens, vocab], all matrices row-major, weights as [outputs, inputs].
 //   Per layer:  h = RMSNorm(x) g;  q, k, v = h Wq', h Wk', h Wv';  q, k: RMSNorm per head (where the model has it),
@@ -19,6 +20,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <vector>
@@ -164,7 +166,15 @@ inline Matrix64 reference_logits(const PlainModel& model, std::span<const std::i
   return rms_norm64(x, model.output_norm, model.shape.epsilon) * model.head.transpose();
 }
 
-// ---- plain matrices from packed ones ----
+// ---- plain matrices from packed or dense ones ----
+
+// Float weights before any quantisation, with the rows in the packed matrices' order. read(r, out) writes the k values
+// of row r.
+struct DenseMatrix {
+  std::size_t n = 0, k = 0;
+  std::function<void(std::size_t, float*)> read;
+};
+using DenseWeights = pocket::ModelWeights<DenseMatrix, std::vector<float>>;
 
 // One weight, s * (q - o) + m. Byte positions are those of the picture in format.hpp, as literals.
 inline double packed_weight(const pocket::PackedMatrix& w, std::size_t n, std::size_t k) {
@@ -188,6 +198,16 @@ inline double packed_weight(const pocket::PackedMatrix& w, std::size_t n, std::s
 }
 
 // `count` rows of w from `first` on.
+inline Matrix64 plain_rows(const DenseMatrix& w, std::size_t first, std::size_t count) {
+  Matrix64 m(static_cast<Eigen::Index>(count), static_cast<Eigen::Index>(w.k));
+  Eigen::RowVectorXf row(static_cast<Eigen::Index>(w.k));
+  for (std::size_t n = 0; n < count; ++n) {
+    w.read(first + n, row.data());
+    m.row(static_cast<Eigen::Index>(n)) = row.cast<double>();
+  }
+  return m;
+}
+
 inline Matrix64 plain_rows(const pocket::PackedMatrix& w, std::size_t first, std::size_t count) {
   Matrix64 m(static_cast<Eigen::Index>(count), static_cast<Eigen::Index>(w.k));
   for (std::size_t n = 0; n < count; ++n)
@@ -202,15 +222,19 @@ inline Vector64 plain_vector(const float* v, std::size_t n) {
   return out;
 }
 
+inline Vector64 plain_vector(const std::vector<float>& v, std::size_t) { return plain_vector(v.data(), v.size()); }
+
 // Gate (part 0) or up (part 1) of the fused matrix: blocks of 16 rows in turn.
-inline Matrix64 plain_gate_or_up(const pocket::PackedMatrix& fused, std::size_t ffn, std::size_t part) {
+template <class M>
+Matrix64 plain_gate_or_up(const M& fused, std::size_t ffn, std::size_t part) {
   Matrix64 m(static_cast<Eigen::Index>(ffn), static_cast<Eigen::Index>(fused.k));
   for (std::size_t row = 0; row < ffn; row += 16)
     m.middleRows(static_cast<Eigen::Index>(row), 16) = plain_rows(fused, 2 * row + 16 * part, 16);
   return m;
 }
 
-inline PlainLayer plain_layer(const pocket::RuntimeSpec& s, const pocket::HostWeights& weights, std::size_t l) {
+template <class M, class V>
+PlainLayer plain_layer(const pocket::RuntimeSpec& s, const pocket::ModelWeights<M, V>& weights, std::size_t l) {
   const auto& w = weights.layers[l];
   const std::size_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
   PlainLayer p;
@@ -230,12 +254,15 @@ inline PlainLayer plain_layer(const pocket::RuntimeSpec& s, const pocket::HostWe
   return p;
 }
 
-inline PlainShape plain_shape(const pocket::RuntimeSpec& s, const pocket::HostWeights& w) {
+template <class M, class V>
+PlainShape plain_shape(const pocket::RuntimeSpec& s, const pocket::ModelWeights<M, V>& w) {
   return {static_cast<Eigen::Index>(s.heads), static_cast<Eigen::Index>(s.kv_heads),
           static_cast<Eigen::Index>(s.head_dim), static_cast<double>(w.rms_epsilon), w.rope_base};
 }
 
-inline PlainModel plain_model(const pocket::RuntimeSpec& s, const pocket::HostWeights& w) {
+// HostWeights or DenseWeights.
+template <class M, class V>
+PlainModel plain_model(const pocket::RuntimeSpec& s, const pocket::ModelWeights<M, V>& w) {
   PlainModel m{plain_shape(s, w),
                plain_rows(w.embedding, 0, s.vocab),
                plain_rows(w.head, 0, s.vocab),

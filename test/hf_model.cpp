@@ -1,0 +1,347 @@
+// pocket/files/hf_model.hpp against Transformers: two directories that it wrote (test/peer/hf_model.py), with the
+// logits that it computes from them; and what must be refused.
+//
+// Before quantisation: the float64 graph of reference_graph.hpp over the file's values. Distances are relative to the
+// norm of all logits.
+//   float64: the same formulas, but for sums in another order (1e-13) and the norms' epsilon, which we keep in float32:
+//     off by up to 6e-8 of itself, and 1e-5 of them beside a mean square of 1/80 makes 2e-11. Bound 1e-10. Measured:
+//     2.1e-13 (epsilon 1e-6) and 3.8e-11 for the worst row.
+//   float32: Transformers' rotary angles are float32 products with float32 frequencies: off by about 6e-8 of an angle
+//     of up to 23, 1e-6. Everything else rounds by 3e-8, some ten times on the way. Bound 1e-5. Measured: 1.3e-6.
+//   low (BF16, F16): every result is rounded. To BF16 that is e = 1.6e-3 of the value, root mean square (a step of
+//     2^-7 / sqrt(12) at the start of a binade, 1.44 times the start on average). q and k go through some seven
+//     roundings each (norm, projection, norm, rotation), so that scores of deviation 2 are off by 2 sqrt(14) e = 7.5 e,
+//     and with them the attention's output; the feed-forward branch adds sqrt(8) e. With each branch about half of the
+//     square, sqrt((7.5^2 + 8) / 2) = 5.7 e, later layers passing it on and adding their own: 5.7 e sqrt(layers) =
+//     1.6e-2 for the three layers in BF16, and in F16 (e/8) 1.6e-3 for the two. Measured: 1.8e-2 and 2.2e-3.
+//     Bounds: about twice the expected, 4e-2 and 4e-3.
+//
+// After: our transformer against the graph over the dequantised weights, with the bounds of graph.cpp (1e-3 for A16,
+// 8e-2 for A8, twice that for one row; derived there); hence its distance from Transformers is that of this graph,
+// which shares nothing with our kernels, and as much more. The graph's own distance is the quantisation. A weight is
+// off by a step's length over sqrt(12), and a product by as much of itself: 8 bits, group 32: 2.3 / 127 / sqrt(12) =
+// 5e-3 of the weights' deviation, as in graph.cpp's A8, 2e-2 to 3e-2 in the logits, bound 8e-2; 4 bits, group 64: a
+// range of 4.8 deviations in 15 steps, 9e-2, 18 times as much: 0.3 to 0.5, bound 0.7 (these weights are random: nothing
+// in them is redundant, as it is in a trained model).
+#include "pocket/files/hf_model.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model_fixture.hpp"
+#include "pocket/backend/cpu.hpp"
+#include "pocket/core/executor.hpp"
+#include "pocket/model/transformer.hpp"
+#include "reference_graph.hpp"
+
+using namespace pocket;
+using namespace test;
+using Session = Transformer<RuntimeSpec>;
+
+namespace {
+
+constexpr double bound_f64 = 1e-10, bound_f32 = 1e-5, bound_bf16 = 4e-2, bound_f16 = 4e-3;
+constexpr double bound_a16 = 1e-3, bound_a8 = 8e-2, bound_w8 = 8e-2, bound_w4 = 0.7;
+
+std::string fixture(const std::string& name) { return POCKET_SOURCE_DIR "/test/data/hf/" + name; }
+
+// ---- what Transformers computed ----
+
+struct Golden {
+  std::vector<std::int32_t> tokens;
+  Matrix64 f64, f32, low;
+};
+
+Matrix64 matrix_in(const SafetensorsFile& file, const char* name) {
+  const SafetensorsTensor& t = *value(file.require(name));
+  Matrix64 m(static_cast<Eigen::Index>(t.shape.at(0)), static_cast<Eigen::Index>(t.shape.at(1)));
+  for (Eigen::Index i = 0; i < m.size(); ++i) {
+    const std::byte* const p = t.data.data();
+    const auto at = static_cast<std::size_t>(i);
+    m.data()[i] = static_cast<double>(t.dtype == Dtype::F32   ? load_unaligned<float>(p + 4 * at)
+                                      : t.dtype == Dtype::F16 ? to_float(load_unaligned<f16>(p + 2 * at))
+                                                              : to_float(load_unaligned<bf16>(p + 2 * at)));
+  }
+  return m;
+}
+
+Golden golden_of(const std::string& name) {
+  const auto file = value(SafetensorsFile::open(fixture(name) + "/golden.safetensors"));
+  Golden g;
+  const SafetensorsTensor& tokens = *value(file.require("tokens"));
+  g.tokens.resize(tokens.data.size() / sizeof(std::int32_t));
+  std::memcpy(g.tokens.data(), tokens.data.data(), tokens.data.size());
+  g.f64 = matrix_in(file, "float64") + matrix_in(file, "float64_rest");
+  g.f32 = matrix_in(file, "float32");
+  g.low = matrix_in(file, "low");
+  return g;
+}
+
+// ---- the graph over a source's own values ----
+
+DenseMatrix dense(const SourceMatrix& m) {
+  return {m.n, m.k, [&m](std::size_t r, float* out) { m.read(r, out); }};
+}
+
+template <class List>
+auto& named(List& list, const std::string& name) {
+  const auto at = std::find_if(list.begin(), list.end(), [&](const auto& x) { return x.name == name; });
+  if (at == list.end()) throw std::runtime_error("the source has no " + name);
+  return *at;
+}
+
+// Looked up by name; the source outlives the result.
+DenseWeights dense_weights(const ModelSource& source) {
+  const auto vector = [&](const std::string& name) {
+    const SourceVector& v = named(source.vectors, name);
+    std::vector<float> values(v.size());
+    v.read(values.data());
+    return values;
+  };
+  const auto matrix = [&](const std::string& name) { return dense(named(source.matrices, name)); };
+  DenseWeights w;
+  w.rms_epsilon = source.rms_epsilon;
+  w.rope_base = source.rope_base;
+  w.embedding = matrix("embedding");
+  w.head = matrix(source.tied ? "embedding" : "head");
+  w.output_norm = vector("output_norm");
+  for (std::size_t l = 0; l < source.spec.layers; ++l) {
+    const std::string at = "layers." + std::to_string(l) + ".";
+    auto& layer = w.layers.emplace_back();
+    layer.attention_norm = vector(at + "attention_norm");
+    layer.ffn_norm = vector(at + "ffn_norm");
+    if (source.spec.qk_norm) {
+      layer.q_norm = vector(at + "q_norm");
+      layer.k_norm = vector(at + "k_norm");
+    }
+    layer.qkv = matrix(at + "qkv");
+    layer.output = matrix(at + "output");
+    layer.gate_up = matrix(at + "gate_up");
+    layer.down = matrix(at + "down");
+  }
+  return w;
+}
+
+PlainModel plain_of(const std::string& path) {
+  const auto directory = value(HfDirectory::open(path));
+  const auto source = value(hf_source(directory));
+  return plain_model(source.spec, dense_weights(source));
+}
+
+constexpr ReferenceOptions unrounded{.kv_f16 = false};
+
+// ||a - b|| / ||b|| over all rows, and of the worst row. NaN counts as infinitely far.
+struct Distance {
+  double all = 0, worst_row = 0;
+};
+double ratio(double a, double b) { return std::isfinite(a / b) ? a / b : HUGE_VAL; }
+Distance distance(const Matrix64& a, const Matrix64& b) {
+  REQUIRE(a.rows() == b.rows());
+  REQUIRE(a.cols() == b.cols());
+  Distance d{ratio((a - b).norm(), b.norm()), 0};
+  for (Eigen::Index i = 0; i < a.rows(); ++i)
+    d.worst_row = (std::max)(d.worst_row, ratio((a.row(i) - b.row(i)).norm(), b.row(i).norm()));
+  return d;
+}
+
+}  // namespace
+
+TEST_CASE("before quantisation: the file's values in the float64 graph give Transformers' logits") {
+  for (const char* const name : {"qwen3", "llama"}) {
+    const Golden golden = golden_of(name);
+    REQUIRE(golden.tokens.size() == 24);
+    const Matrix64 logits = reference_logits(plain_of(fixture(name)), golden.tokens, unrounded);
+    // Logits that nearly agree for any model would prove nothing.
+    REQUIRE(golden.f64.norm() > std::sqrt(static_cast<double>(golden.f64.size())));
+    const Distance f64 = distance(logits, golden.f64), f32 = distance(golden.f32, logits),
+                   low = distance(golden.low, logits);
+    std::printf(
+        "%s, from the float64 graph: Transformers in float64 %.2g, worst row %.2g; float32 %.2g, %.2g; %s "
+        "%.2g, %.2g\n",
+        name, f64.all, f64.worst_row, f32.all, f32.worst_row, name == std::string("qwen3") ? "BF16" : "F16", low.all,
+        low.worst_row);
+    const double bound_low = name == std::string("qwen3") ? bound_bf16 : bound_f16;
+    CHECK(f64.worst_row < bound_f64);
+    CHECK(f32.all < bound_f32);
+    CHECK(f32.worst_row < 2 * bound_f32);
+    CHECK(low.all < bound_low);
+    CHECK(low.worst_row < 2 * bound_low);
+  }
+}
+
+namespace {
+
+// Rows (or entries) of each head from even, odd to first, second half: rotates as the interleaved form would.
+Matrix64 interleaved(const Matrix64& m, Eigen::Index head_dim) {
+  Matrix64 out = m;
+  for (Eigen::Index r = 0; r < m.rows(); ++r) {
+    const Eigen::Index i = r % head_dim;
+    out.row(r - i + i % 2 * (head_dim / 2) + i / 2) = m.row(r);
+  }
+  return out;
+}
+Vector64 interleaved(const Vector64& v, Eigen::Index head_dim) {
+  return v.size() == 0 ? v : Vector64(interleaved(Matrix64(v.transpose()), head_dim).transpose());
+}
+
+struct Fault {
+  const char* name;
+  bool llama;  // possible there too
+  std::function<void(PlainModel&, PlainLayer&)> make;
+};
+const Fault faults[] = {
+    {"rows of q and k exchanged", true,
+     [](PlainModel&, PlainLayer& l) {
+       const Matrix64 k = l.k;
+       l.k = l.q.topRows(k.rows());
+       l.q.topRows(k.rows()) = k;
+     }},
+    {"k and v exchanged", true, [](PlainModel&, PlainLayer& l) { l.k.swap(l.v); }},
+    {"no q and k norms", false,
+     [](PlainModel&, PlainLayer& l) {
+       l.q_norm.resize(0);
+       l.k_norm.resize(0);
+     }},
+    {"q and k norm exchanged", false, [](PlainModel&, PlainLayer& l) { l.q_norm.swap(l.k_norm); }},
+    {"interleaved rotary embedding", true,
+     [](PlainModel& m, PlainLayer& l) {
+       const Eigen::Index d = m.shape.head_dim;
+       l.q = interleaved(l.q, d);
+       l.k = interleaved(l.k, d);
+       l.q_norm = interleaved(l.q_norm, d);
+       l.k_norm = interleaved(l.k_norm, d);
+     }},
+    {"another rotary base", true, [](PlainModel& m, PlainLayer&) { m.shape.rope_base = 5e5; }},
+    {"gate and up exchanged", true, [](PlainModel&, PlainLayer& l) { l.gate.swap(l.up); }},
+    {"the norms of a layer exchanged", true, [](PlainModel&, PlainLayer& l) { l.attention_norm.swap(l.ffn_norm); }},
+    {"the output norm is a layer's", true, [](PlainModel& m, PlainLayer& l) { m.output_norm = l.ffn_norm; }},
+};
+
+}  // namespace
+
+TEST_CASE("before quantisation: what a loader could get wrong is far outside the bounds") {
+  for (const char* const name : {"qwen3", "llama"}) {
+    const Golden golden = golden_of(name);
+    const PlainModel right = plain_of(fixture(name));
+    const auto see = [&](const char* fault, const PlainModel& wrong, double bound) {
+      const double error = distance(reference_logits(wrong, golden.tokens, unrounded), golden.f64).all;
+      std::printf("%-6s %-32s %.2e\n", name, fault, error);
+      CAPTURE(name, fault, error);
+      CHECK(error > bound);
+    };
+    for (const Fault& fault : faults) {
+      if (!fault.llama && right.layers[0].q_norm.size() == 0) continue;
+      PlainModel wrong = right;
+      for (PlainLayer& layer : wrong.layers) fault.make(wrong, layer);
+      see(fault.name, wrong, 2 * bound_bf16);
+    }
+    PlainModel wrong = right;
+    wrong.shape.epsilon = right.shape.epsilon > 5e-6 ? 1e-6 : 1e-5;
+    see("another epsilon", wrong, 1e6 * bound_f64);
+    wrong = right;
+    wrong.head.row(7).swap(wrong.head.row(8));
+    see("two rows of the head exchanged", wrong, bound_bf16);
+  }
+}
+
+// Every weight, from the file's values alone: the step's length is at most the group's range over 15 (its largest
+// magnitude over 127), where the minimum was rounded down and the step up to float16 (2^-10 at most, 2^-24 near zero).
+TEST_CASE("after quantisation: every weight is within half a step of the file's, norms are the file's") {
+  for (const char* const name : {"qwen3", "llama"})
+    for (const WeightFormat format : {WeightFormat::w4_g64, WeightFormat::w4_g32, WeightFormat::w8_g32}) {
+      const auto directory = value(HfDirectory::open(fixture(name)));
+      const auto source = value(hf_source(directory, format));
+      SerialExecutor serial;
+      LoadedModel model = value(load_model(source, serial));
+      REQUIRE(model.quantized_here);
+      const Eigen::Index group = format == WeightFormat::w4_g64 ? 64 : 32;
+      std::size_t matrices = 0, vectors = 0, outside = 0;
+      const auto matrix = [&](const std::string& tensor, PackedMatrix& w, std::size_t, std::size_t) -> Expected<void> {
+        REQUIRE(w.format == format);
+        const Matrix64 want = plain_rows(dense(named(source.matrices, tensor)), 0, w.n), got = plain_rows(w, 0, w.n);
+        REQUIRE(got.cols() == want.cols());
+        for (Eigen::Index k = 0; k < want.cols(); k += group)
+          for (Eigen::Index r = 0; r < want.rows(); ++r) {
+            const Vector64 v = want.row(r).segment(k, (std::min)(group, want.cols() - k));
+            const double low = v.minCoeff(), up = 1 + std::ldexp(1.0, -10), tiny = std::ldexp(1.0, -24);
+            const double step =
+                format == WeightFormat::w8_g32
+                    ? v.cwiseAbs().maxCoeff() / 127 * up + tiny
+                    : (v.maxCoeff() - low + std::fabs(low) * std::ldexp(1.0, -10) + tiny) / 15 * up + tiny;
+            // The code is chosen in float32: 15 (127) steps times 2^-23.
+            outside += (got.row(r).segment(k, v.size()) - v).cwiseAbs().maxCoeff() > step * (0.5 + 2e-5);
+          }
+        ++matrices;
+        return {};
+      };
+      const auto vector = [&](const std::string& tensor, const float*& v, std::size_t n) -> Expected<void> {
+        std::vector<float> want(n);
+        named(source.vectors, tensor).read(want.data());
+        REQUIRE(std::memcmp(v, want.data(), n * sizeof(float)) == 0);
+        ++vectors;
+        return {};
+      };
+      REQUIRE(pocket::detail::for_each_tensor(model.spec, model.weights, model.tied, matrix, vector));
+      CHECK(outside == 0);
+      REQUIRE(matrices == source.matrices.size());
+      REQUIRE(vectors == source.vectors.size());
+    }
+}
+
+namespace {
+
+// All positions of one forward pass.
+Matrix64 session_logits(const LoadedModel& model, std::span<const std::int32_t> tokens, const Kernels* kernels,
+                        ActivationForm form) {
+  const auto pool = value(ThreadPool::create(2));
+  const SessionShape shape{
+      .context = tokens.size(), .batch = 16, .logit_rows = tokens.size(), .activations = form};  // two steps
+  auto session = value(Session::create(model.spec, model.weights, shape, {pool.get(), kernels, {}}));
+  REQUIRE(session.forward(tokens, tokens.size()));
+  Matrix64 logits(static_cast<Eigen::Index>(tokens.size()), static_cast<Eigen::Index>(model.spec.vocab));
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    for (std::size_t t = 0; t < model.spec.vocab; ++t)
+      logits(static_cast<Eigen::Index>(i), static_cast<Eigen::Index>(t)) = static_cast<double>(session.logits(i)[t]);
+  return logits;
+}
+
+}  // namespace
+
+TEST_CASE("after quantisation: our logits are within the bound of Transformers'") {
+  for (const char* const name : {"qwen3", "llama"})
+    for (const WeightFormat format : {WeightFormat::w4_g64, WeightFormat::w4_g32, WeightFormat::w8_g32}) {
+      const Golden golden = golden_of(name);
+      const auto pool = value(ThreadPool::create(2));
+      const LoadedModel model = value(load_hf(fixture(name), *pool, {.format = format, .memory = {}, .progress = {}}));
+      const Matrix64 graph = reference_logits(plain_model(model.spec, model.weights), golden.tokens);
+      const Distance quantised = distance(graph, golden.f64);
+      std::printf("%s, %s: the graph over dequantised weights is %.2g from Transformers, worst row %.2g\n", name,
+                  name_of(format), quantised.all, quantised.worst_row);
+      const double bound_w = format == WeightFormat::w8_g32 ? bound_w8 : bound_w4;
+      CHECK(quantised.all < bound_w);
+      CHECK(quantised.worst_row < 2 * bound_w);
+      for (const Kernels* kernels : runnable_kernels())
+        for (const ActivationForm form : {ActivationForm::a16, ActivationForm::a8}) {
+          const Matrix64 ours = session_logits(model, golden.tokens, kernels, form);
+          const Distance d = distance(ours, graph), peer = distance(ours, golden.f64);
+          std::printf("  %-8s %-3s: %.2g from that graph, worst row %.2g; %.3g from Transformers\n", kernels->name,
+                      name_of(form), d.all, d.worst_row, peer.all);
+          CAPTURE(name, name_of(format), kernels->name, name_of(form));
+          const double bound = form == ActivationForm::a16 ? bound_a16 : bound_a8;
+          CHECK(d.all < bound);
+          CHECK(d.worst_row < 2 * bound);
+          CHECK((ours - golden.f64).norm() <= (graph - golden.f64).norm() + bound * graph.norm());
+          CHECK(peer.all < bound_w + bound * (1 + bound_w));
+        }
+    }
+}
