@@ -1,5 +1,5 @@
 // pocket/files/hf_model.hpp against Transformers: two directories that it wrote (test/peer/hf_model.py), with the
-// logits that it computes from them; and what must be refused.
+// logits that it computes from them. What else such a directory may hold: hf_directory.cpp.
 //
 // Before quantisation: the float64 graph of reference_graph.hpp over the file's values. Distances are relative to the
 // norm of all logits.
@@ -9,7 +9,7 @@
 //   float32: Transformers' rotary angles are float32 products with float32 frequencies: off by about 6e-8 of an angle
 //     of up to 23, 1e-6. Everything else rounds by 3e-8, some ten times on the way. Bound 1e-5. Measured: 1.3e-6.
 //   low (BF16, F16): every result is rounded. To BF16 that is e = 1.6e-3 of the value, root mean square (a step of
-//     2^-7 / sqrt(12) at the start of a binade, 1.44 times the start on average). q and k go through some seven
+//     2^-7 over sqrt(12), for values of 1 to 2, 1.44 on average). q and k go through some seven
 //     roundings each (norm, projection, norm, rotation), so that scores of deviation 2 are off by 2 sqrt(14) e = 7.5 e,
 //     and with them the attention's output; the feed-forward branch adds sqrt(8) e. With each branch about half of the
 //     square, sqrt((7.5^2 + 8) / 2) = 5.7 e, later layers passing it on and adding their own: 5.7 e sqrt(layers) =
@@ -17,12 +17,15 @@
 //     Bounds: about twice the expected, 4e-2 and 4e-3.
 //
 // After: our transformer against the graph over the dequantised weights, with the bounds of graph.cpp (1e-3 for A16,
-// 8e-2 for A8, twice that for one row; derived there); hence its distance from Transformers is that of this graph,
-// which shares nothing with our kernels, and as much more. The graph's own distance is the quantisation. A weight is
-// off by a step's length over sqrt(12), and a product by as much of itself: 8 bits, group 32: 2.3 / 127 / sqrt(12) =
-// 5e-3 of the weights' deviation, as in graph.cpp's A8, 2e-2 to 3e-2 in the logits, bound 8e-2; 4 bits, group 64: a
-// range of 4.8 deviations in 15 steps, 9e-2, 18 times as much: 0.3 to 0.5, bound 0.7 (these weights are random: nothing
-// in them is redundant, as it is in a trained model).
+// 8e-2 for A8, twice that for one row; derived there; measured: 3e-4 to 5.4e-4, 2.8e-2 to 3.8e-2). Hence its distance
+// from Transformers is that of this graph, which shares nothing with our kernels, and at most as much more. The graph's
+// own distance is the quantisation. A weight is off by a step over sqrt(12), and a product by as large a part of
+// itself:
+//   w8_g32: 2.3 deviations / 127 / sqrt(12) = 5e-3, as in graph.cpp's A8, and as there the logits are off by some five
+//     times that. Bound 8e-2. Measured: 3.0e-2 and 3.6e-2.
+//   w4_g64, w4_g32: a range of 4.8 (4.1) deviations in 15 steps, 9e-2 (8e-2), 18 (15) times as much as the 8 bits: 0.45
+//     to 0.65. Bound 0.7. Measured: 0.39 to 0.53. These weights are random: nothing in them is redundant, as it is in a
+//     trained model.
 #include "pocket/files/hf_model.hpp"
 
 #include <algorithm>
@@ -170,6 +173,7 @@ TEST_CASE("before quantisation: the file's values in the float64 graph give Tran
         "%.2g, %.2g\n",
         name, f64.all, f64.worst_row, f32.all, f32.worst_row, name == std::string("qwen3") ? "BF16" : "F16", low.all,
         low.worst_row);
+    CAPTURE(name, f64.worst_row, f32.all, low.all);
     const double bound_low = name == std::string("qwen3") ? bound_bf16 : bound_f16;
     CHECK(f64.worst_row < bound_f64);
     CHECK(f32.all < bound_f32);
@@ -292,7 +296,8 @@ TEST_CASE("after quantisation: every weight is within half a step of the file's,
         return {};
       };
       REQUIRE(pocket::detail::for_each_tensor(model.spec, model.weights, model.tied, matrix, vector));
-      CHECK(outside == 0);
+      CAPTURE(name, name_of(format));
+      CHECK(outside == 0);  // groups
       REQUIRE(matrices == source.matrices.size());
       REQUIRE(vectors == source.vectors.size());
     }
@@ -328,6 +333,7 @@ TEST_CASE("after quantisation: our logits are within the bound of Transformers'"
       std::printf("%s, %s: the graph over dequantised weights is %.2g from Transformers, worst row %.2g\n", name,
                   name_of(format), quantised.all, quantised.worst_row);
       const double bound_w = format == WeightFormat::w8_g32 ? bound_w8 : bound_w4;
+      CAPTURE(name, name_of(format), quantised.all, quantised.worst_row);
       CHECK(quantised.all < bound_w);
       CHECK(quantised.worst_row < 2 * bound_w);
       for (const Kernels* kernels : runnable_kernels())
@@ -336,7 +342,7 @@ TEST_CASE("after quantisation: our logits are within the bound of Transformers'"
           const Distance d = distance(ours, graph), peer = distance(ours, golden.f64);
           std::printf("  %-8s %-3s: %.2g from that graph, worst row %.2g; %.3g from Transformers\n", kernels->name,
                       name_of(form), d.all, d.worst_row, peer.all);
-          CAPTURE(name, name_of(format), kernels->name, name_of(form));
+          CAPTURE(kernels->name, name_of(form), d.all, d.worst_row, peer.all);
           const double bound = form == ActivationForm::a16 ? bound_a16 : bound_a8;
           CHECK(d.all < bound);
           CHECK(d.worst_row < 2 * bound);

@@ -6,10 +6,10 @@ usage: hf_model.py DIRECTORY      makes DIRECTORY/qwen3 and DIRECTORY/llama (rep
   qwen3  BF16, tied, two shards and an index, head_dim 64 with a hidden size of 96 and 4 heads, RoPE base 1e6
   llama  F16, an lm_head of its own, one file, head_dim = hidden / heads, RoPE base 1e4
 
-Sizes are no multiples of 64, so that every matrix has a group that is not full. Matrices are normal with deviation
-1/sqrt(inputs): products keep their input's size, so that every branch counts. Each norm has weights of its own, 0.5 to
-1.5 times a level; the levels of q and k make attention neither uniform nor a single peak. The same seeds give the same
-files.
+Hidden and feed-forward sizes are no multiples of 64: rows end in groups that are not full. Matrices are normal with
+deviation 1/sqrt(inputs): products keep their input's size, so that every branch counts. Each norm has weights of its
+own, 0.5 to 1.5 times a level; the levels of q and k make attention neither uniform nor a single peak. The same seeds
+give the same files.
 
 Beside each model, golden.safetensors:
   tokens      I32  [positions]
