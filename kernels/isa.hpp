@@ -20,6 +20,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// One instruction set of the list.
 struct IsaEntry {
   const Kernels* kernels;
   bool (*runs_here)() noexcept;  // does this CPU, with this operating system, have what the kernels need?

@@ -13,6 +13,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// Which instruction set: for messages and tests; dispatch goes by function pointers.
 enum class Isa : std::uint8_t { portable, avx2 };
 
 // y[m, n] = sum over k of w[n, k] * a[m, k], for the row blocks [block_begin, block_end) of w:
@@ -36,6 +37,9 @@ struct Matmul {
   bool add = false;
 };
 
+inline constexpr std::size_t attention_chunk = 256;  // positions: K and V of a chunk (64 KB at head_dim 64) stay in L2
+inline constexpr std::size_t key_block = 16;
+
 // One chunk of attention: up to attention_chunk consecutive positions of one KV head, for one token and all the query
 // heads that share the KV head.
 //
@@ -46,9 +50,6 @@ struct Matmul {
 // (16 positions side by side: no horizontal sums). v: [position][head_dim] float16. count: 1..attention_chunk.
 // scores: scratch, [heads][attention_chunk]. The last block of k is read whole, whatever lies beyond `count`.
 // head_dim is a multiple of 16.
-inline constexpr std::size_t attention_chunk = 256;  // positions: K and V of a chunk (64 KB at head_dim 64) stay in L2
-inline constexpr std::size_t key_block = 16;
-
 struct AttentionChunk {
   const float* q = nullptr;
   const f16* k = nullptr;
@@ -62,6 +63,7 @@ struct AttentionChunk {
   float* sum = nullptr;  // [heads]
 };
 
+// One instruction set's functions; isa.hpp has the list.
 struct Kernels {
   Isa isa = Isa::portable;
   const char* name = "";

@@ -75,20 +75,24 @@ struct CpuLayout {
 
 }  // namespace detail
 
+// One session's memory and the operations on it; Transformer makes it and calls them.
 class CpuBackend {
  public:
   using Buffer = float*;
   using Weights = HostWeights;
 
+  // What the caller brings, once per session.
   struct Options {
     Executor* executor = nullptr;      // the caller's; its concurrency is the session's thread count
     const Kernels* kernels = nullptr;  // null: the best that this CPU has
     std::span<std::byte> memory;       // the caller's, 64-byte aligned; empty: allocated here
   };
+  // float32: residual [m, hidden], qkv [m, qkv_width], attended [m, heads*head_dim], gated [m, ffn].
   struct Buffers {
     Buffer residual, qkv, attended, gated;
   };
 
+  // Bytes of a session, its KV cache included: what Options::memory needs.
   template <ModelSpec S>
   static constexpr std::size_t memory_bytes(const S& spec, const SessionShape& shape) noexcept {
     return detail::CpuLayout::of(spec, shape).bytes;
@@ -120,18 +124,21 @@ class CpuBackend {
     return b;
   }
 
-  const Kernels& kernels() const noexcept { return *kernels_; }
-  const KvCache& cache() const noexcept { return cache_; }
+  const Kernels& kernels() const noexcept { return *kernels_; }  // the instruction set in use
+  const KvCache& cache() const noexcept { return cache_; }       // for tests
+  // Room for a step of up to shape.batch tokens.
   Buffers buffers() const noexcept {
     return {at(layout_.residual), at(layout_.qkv), at(layout_.attended), at(layout_.gated)};
   }
+  // vocab floats; row < shape.logit_rows.
   std::span<const float> logits(std::size_t row) const noexcept {
     return {at(layout_.logits) + row * spec_.vocab, spec_.vocab};
   }
 
   // ---- the graph's operations (see backend.hpp) ----
 
-  // Angles in double precision, so that position 32767 is as exact as position 1.
+  // Takes the step's tokens, and computes its angles in double precision, so that position 32767 is as exact as
+  // position 1.
   void begin(std::span<const std::int32_t> tokens, std::size_t position) noexcept {
     tokens_ = tokens;
     position_ = position;
@@ -145,22 +152,26 @@ class CpuBackend {
       }
   }
 
+  // x[m, hidden] = the tokens' rows of the embedding, dequantised.
   void embed(const PackedMatrix& embedding, Buffer x) noexcept {
     executor_->parallel_for(m(), [&](std::size_t i, unsigned) {
       dequantize_row(embedding, static_cast<std::size_t>(tokens_[i]), x + i * spec_.hidden);
     });
   }
 
+  // y[m, n] = RMSNorm(x[m, k]; gamma[k]) w^T.
   void norm_project(Buffer x, const float* gamma, const PackedMatrix& w, Buffer y) noexcept {
     multiply({w, prepare_normed(x, m(), gamma), y, w.n, false});
   }
 
+  // x[m, n] += y[m, k] w^T.
   void project_add(Buffer y, const PackedMatrix& w, Buffer x) noexcept {
     const Activations a = activations(m(), w.k);
     executor_->parallel_for(m(), [&](std::size_t i, unsigned) { kernels_->prepare(y + i * w.k, w.k, row(a, i)); });
     multiply({w, a, x, w.n, true});
   }
 
+  // y[m, ffn] = silu(h Wg^T) * (h Wu^T), h = RMSNorm(x[m, hidden]; gamma); 16 rows of Wg, the same 16 of Wu, and so on.
   void norm_gate(Buffer x, const float* gamma, const PackedMatrix& w, Buffer y) noexcept {
     const Activations a = prepare_normed(x, m(), gamma);
     const std::size_t pairs = spec_.ffn / tile_rows, step = blocks_per_task(pairs);
@@ -177,6 +188,7 @@ class CpuBackend {
     });
   }
 
+  // Norms (where the model has them) and turns q and k of qkv[m, qkv_width], scales q, and stores k and v in the cache.
   void rope_append(Buffer qkv, std::size_t layer, const float* q_gamma, const float* k_gamma) noexcept {
     const std::size_t d = spec_.head_dim;
     const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(d));
@@ -197,16 +209,19 @@ class CpuBackend {
     });
   }
 
+  // y[m, heads*head_dim]: causal attention of qkv's q over the layer's cache, which holds the step's k and v.
   void attend(Buffer qkv, std::size_t layer, Buffer y) noexcept {
     m() == 1 ? attend_one(qkv, layer, y) : attend_many(qkv, layer, y);
   }
 
+  // logits[logit_row + i] = RMSNorm(x[first + i]; gamma) w^T for i in [0, count).
   void norm_logits(Buffer x, std::size_t first, std::size_t count, const float* gamma, const PackedMatrix& w,
                    std::size_t logit_row) noexcept {
     const Activations a = prepare_normed(x + first * spec_.hidden, count, gamma);
     multiply({w, a, at(layout_.logits) + logit_row * spec_.vocab, spec_.vocab, false});
   }
 
+  // Nothing is left to do: each operation has returned when it is done.
   Expected<void> finish() noexcept { return {}; }
 
  private:

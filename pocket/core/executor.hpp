@@ -26,6 +26,7 @@ class LoopBody {
   LoopBody(F&& f) noexcept
       : context_(const_cast<void*>(static_cast<const void*>(&f))),
         call_([](void* c, std::size_t i, unsigned w) { (*static_cast<std::remove_reference_t<F>*>(c))(i, w); }) {}
+  // One iteration, on the worker of that number.
   void operator()(std::size_t index, unsigned worker) const { call_(context_, index, worker); }
 
  private:
@@ -33,6 +34,7 @@ class LoopBody {
   void (*call_)(void*, std::size_t, unsigned);
 };
 
+// What the library asks of the caller's threads.
 class Executor {
  public:
   virtual ~Executor() = default;

@@ -14,6 +14,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// What kind of thing went wrong; the message says the rest.
 enum class Errc : unsigned char {
   invalid_argument,  // the caller's argument; the message names it and what it may be
   io,                // the operating system said no: missing file, no permission, disk full
@@ -33,17 +34,19 @@ class Text {
   Text(const std::string& s) : Text(std::string_view(s.data(), s.size())) {}
   Text(std::string_view s) { text_.append(s.data(), s.size()); }
   operator std::string() && { return std::move(text_); }
+  // Appends.
   Text& add(std::string_view s) {
     text_.append(s.data(), s.size());
     return *this;
   }
-  std::string_view view() const noexcept { return {text_.data(), text_.size()}; }
+  std::string_view view() const noexcept { return {text_.data(), text_.size()}; }  // until the next change
 
  private:
   std::string text_;
 };
 inline Text operator+(Text a, const Text& b) { return std::move(a.add(b.view())); }
 
+// A number of any arithmetic type as text: %g for floating point.
 template <class T>
 Text number(T value) {
   char buffer[64];
@@ -57,11 +60,13 @@ Text number(T value) {
   return Text(std::string_view(buffer, static_cast<std::size_t>(size)));
 }
 
+// What an Expected holds when there is no value.
 struct Error {
   Errc code = Errc::invalid_argument;
   std::string message;
 };
 
+// A T, or the Error that says why there is none: test it, then take *e, e-> or e.error().
 template <class T>
 class [[nodiscard]] Expected {
  public:
@@ -69,7 +74,7 @@ class [[nodiscard]] Expected {
   Expected(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
 
   explicit operator bool() const noexcept { return state_.index() == 0; }
-  bool has_value() const noexcept { return state_.index() == 0; }
+  bool has_value() const noexcept { return state_.index() == 0; }  // what the conversion to bool says
 
   // The caller has tested this object: the wrong side is undefined behaviour, as with std::expected.
   T& operator*() & noexcept { return *std::get_if<0>(&state_); }
@@ -77,13 +82,15 @@ class [[nodiscard]] Expected {
   T&& operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
   T* operator->() noexcept { return std::get_if<0>(&state_); }
   const T* operator->() const noexcept { return std::get_if<0>(&state_); }
+  // Of an object that holds none: undefined behaviour.
   const Error& error() const& noexcept { return *std::get_if<1>(&state_); }
-  Error&& error() && noexcept { return std::move(*std::get_if<1>(&state_)); }
+  Error&& error() && noexcept { return std::move(*std::get_if<1>(&state_)); }  // moved from, for `return`
 
  private:
   std::variant<T, Error> state_;
 };
 
+// Success, or an Error: of what gives no value.
 template <>
 class [[nodiscard]] Expected<void> {
  public:
@@ -91,15 +98,16 @@ class [[nodiscard]] Expected<void> {
   Expected(Error error) : error_(std::move(error)), ok_(false) {}
 
   explicit operator bool() const noexcept { return ok_; }
-  bool has_value() const noexcept { return ok_; }
-  const Error& error() const& noexcept { return error_; }
-  Error&& error() && noexcept { return std::move(error_); }
+  bool has_value() const noexcept { return ok_; }            // what the conversion to bool says
+  const Error& error() const& noexcept { return error_; }    // empty after success
+  Error&& error() && noexcept { return std::move(error_); }  // moved from, for `return`
 
  private:
   Error error_;
   bool ok_ = true;
 };
 
+// An Error, for `return fail(Errc::io, "...")` in a function that returns an Expected.
 inline Error fail(Errc code, std::string message) { return Error{code, std::move(message)}; }
 
 POCKET_NAMESPACE_END

@@ -12,24 +12,29 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// The upper half of a float: 8 bits of exponent, 7 of fraction.
 struct bf16 {
   std::uint16_t bits = 0;
 };
+// IEEE binary16: 5 bits of exponent, 10 of fraction; the greatest is 65504.
 struct f16 {
   std::uint16_t bits = 0;
 };
 static_assert(sizeof(bf16) == 2 && sizeof(f16) == 2);
 
+// Exact.
 constexpr float to_float(bf16 v) noexcept {
   return __builtin_bit_cast(float, static_cast<std::uint32_t>(v.bits) << 16);
 }
 
+// Rounds to nearest even.
 constexpr bf16 to_bf16(float v) noexcept {
   const auto u = __builtin_bit_cast(std::uint32_t, v);
   if ((u & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>((u >> 16) | 0x40u)};  // quiet NaN, same sign
   return {static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16)};
 }
 
+// Exact.
 constexpr float to_float(f16 v) noexcept {
   const std::uint32_t sign = static_cast<std::uint32_t>(v.bits & 0x8000u) << 16;
   const std::uint32_t rest = v.bits & 0x7fffu;
@@ -41,6 +46,7 @@ constexpr float to_float(f16 v) noexcept {
   return __builtin_bit_cast(float, sign | ((rest << 13) + ((127u - 15u) << 23)));
 }
 
+// Rounds to nearest even; from 65520 on that is infinity, up to 2^-25 it is zero.
 constexpr f16 to_f16(float v) noexcept {
   const auto u = __builtin_bit_cast(std::uint32_t, v);
   const auto sign = static_cast<std::uint16_t>((u >> 16) & 0x8000u);

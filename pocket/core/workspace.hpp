@@ -18,6 +18,7 @@ POCKET_NAMESPACE_BEGIN
 
 inline constexpr std::size_t workspace_alignment = 64;  // bytes: a cache line, and the widest vector
 
+// Adds up arrays that share one block: where each begins, and how long the block is.
 class Layout {
  public:
   // The offset in bytes, 64-byte aligned, of a new array of `count` objects of type T.
@@ -27,12 +28,13 @@ class Layout {
     bytes_ += round_up(count * sizeof(T), workspace_alignment);
     return offset;
   }
-  constexpr std::size_t bytes() const noexcept { return bytes_; }
+  constexpr std::size_t bytes() const noexcept { return bytes_; }  // of the whole block, a multiple of 64
 
  private:
   std::size_t bytes_ = 0;
 };
 
+// One block of memory, 64-byte aligned; it is freed with this object, unless it was lent. Moves, and does not copy.
 class Workspace {
  public:
   Workspace() noexcept = default;
@@ -75,11 +77,12 @@ class Workspace {
     return w;
   }
 
+  // What a Layout placed at `offset` bytes; unchecked.
   template <class T>
   T* at(std::size_t offset) const noexcept {
     return reinterpret_cast<T*>(data_ + offset);
   }
-  std::size_t bytes() const noexcept { return bytes_; }
+  std::size_t bytes() const noexcept { return bytes_; }  // as asked for
 
  private:
   std::byte* data_ = nullptr;

@@ -50,6 +50,7 @@ concept TokenModel = requires(T& model, const T& fixed, std::span<const std::int
   { fixed.context() } -> std::convertible_to<std::size_t>;
 };
 
+// How to draw, and when to end.
 struct GenerateOptions {
   SamplingOptions sampling = {};
   std::size_t max_tokens = 512;             // 0: the prompt is read, and nothing drawn
@@ -57,14 +58,16 @@ struct GenerateOptions {
   const std::atomic<bool>* cancel = nullptr;
 };
 
+// Why a generation ended; none of these is an error.
 enum class StopReason : unsigned char {
-  stop_token,    // stop_id was drawn
+  stop_token,    // one of the stop ids was drawn
   max_tokens,    // as many as asked for
   context_full,  // the context has no room for the last token
   cancelled,     // options.cancel was seen
   callback,      // the callback returned false
 };
 
+// For people: "token limit".
 constexpr std::string_view name_of(StopReason reason) noexcept {
   switch (reason) {
     case StopReason::stop_token: return "stop token";
@@ -76,6 +79,7 @@ constexpr std::string_view name_of(StopReason reason) noexcept {
   return "unknown";
 }
 
+// How a generation went; the state it left is described above.
 struct GenerateResult {
   std::size_t prompt_tokens = 0;  // read by the model
   std::size_t tokens = 0;         // given to the callback
@@ -94,6 +98,7 @@ class GenerateLoop {
   GenerateLoop(T& model, Sampler& sampler, const GenerateOptions& options, OnToken& on_token) noexcept
       : model_(model), sampler_(sampler), options_(options), on_token_(on_token) {}
 
+  // Reads the prompt and draws until a reason to stop; after an error the model's context is as before.
   Expected<GenerateResult> run(std::span<const std::int32_t> prompt) {
     const std::size_t before = model_.position();
     auto done = prefill(prompt);

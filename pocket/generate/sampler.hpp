@@ -118,12 +118,13 @@ inline constexpr std::array<std::uint64_t, 5> sixteenth_series = [] {
   return series;
 }();
 
+inline constexpr std::size_t most_sampled_vocab = std::size_t{1} << 24;
+inline constexpr std::size_t most_halvings = 39;
+
 // A probability before normalisation: 2^39 * 2^-y, rounded down, for y = halvings / 2^32 >= 0. Relative error below
 // 2^-29, and one unit; 0 for y > 39. 2^39 leaves room for the sum over 2^24 tokens in 64 bits.
 // Integers, because exp differs between C libraries in its last bit, and compilers fuse multiplications and additions
 // where the target can.
-inline constexpr std::size_t most_sampled_vocab = std::size_t{1} << 24;
-inline constexpr std::size_t most_halvings = 39;
 constexpr std::uint64_t softmax_weight(double halvings) noexcept {
   if (!(halvings <= 0x1p32 * most_halvings)) return 0;
   const auto y = static_cast<std::uint64_t>(halvings);
@@ -136,6 +137,7 @@ constexpr std::uint64_t softmax_weight(double halvings) noexcept {
   return (power + (power * (sum * f >> 32) >> 32)) << 7 >> whole;
 }
 
+// Options, a random generator and the memory that they need; one for each conversation.
 class Sampler {
  public:
   // vocab: how many logits each call brings.
@@ -167,7 +169,7 @@ class Sampler {
     return method_ == Method::top_k ? draw_from_top_k(top) : draw_from_top_p(logits, top);
   }
 
-  std::size_t vocab() const noexcept { return vocab_; }
+  std::size_t vocab() const noexcept { return vocab_; }  // how many logits each call brings
   // What it allocated.
   std::size_t memory_bytes() const noexcept { return candidates_.capacity() * sizeof(Candidate); }
 

@@ -37,6 +37,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// One conversation over one model session; as above.
 template <TokenModel T>
 class ChatSession {
  public:
@@ -96,7 +97,8 @@ class ChatSession {
     return {};
   }
 
-  std::size_t turns() const noexcept { return turns_; }
+  std::size_t turns() const noexcept { return turns_; }  // said and answered so far
+  // Tokens that the context still has room for.
   std::size_t context_left() const noexcept { return model_->context() - model_->position(); }
 
  private:

@@ -14,6 +14,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// The places of keys and values in memory that somebody else owns; `values` float16 long.
 struct KvCache {
   f16* data = nullptr;
   std::size_t layers = 0, kv_heads = 0, head_dim = 0;
@@ -24,10 +25,11 @@ struct KvCache {
     return 2 * s.layers * s.kv_heads * round_up(context, key_block) * s.head_dim;
   }
 
-  // First key block (first value) of one layer's KV head; chunks and positions follow from there.
+  // First key block of one layer's KV head; the others follow from there.
   f16* keys(std::size_t layer, std::size_t head) const noexcept {
     return data + (2 * layer * kv_heads + head) * positions * head_dim;
   }
+  // First value of one layer's KV head.
   f16* values(std::size_t layer, std::size_t head) const noexcept {
     return data + ((2 * layer + 1) * kv_heads + head) * positions * head_dim;
   }

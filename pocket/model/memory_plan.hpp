@@ -30,6 +30,7 @@ constexpr SessionShape fitted(SessionShape shape) noexcept {
   return shape;
 }
 
+// Bytes of one session and the weights that it shares with others.
 struct MemoryPlan {
   std::size_t weight_bytes = 0;     // mapped from the package, shared by all sessions
   std::size_t kv_bytes = 0;         // private; pages are touched as the context grows
@@ -37,6 +38,7 @@ struct MemoryPlan {
   std::size_t total_bytes = 0;
 };
 
+// With `weights` bytes of packed weights, as an opened model counts them.
 template <class Backend, ModelSpec S>
 constexpr MemoryPlan memory_plan(const S& spec, const SessionShape& shape, std::size_t weights) noexcept {
   MemoryPlan p;

@@ -18,6 +18,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// A shape that is known when the file is open.
 struct RuntimeSpec {
   std::size_t layers = 0;
   std::size_t hidden = 0;
@@ -44,6 +45,7 @@ struct Qwen3_06B {
   static constexpr bool qk_norm = true;
 };
 
+// What a model's shape consists of; RuntimeSpec says what each number is.
 template <class S>
 concept ModelSpec = requires(const S& s) {
   { s.layers } -> std::convertible_to<std::size_t>;
@@ -58,25 +60,28 @@ concept ModelSpec = requires(const S& s) {
 };
 static_assert(ModelSpec<RuntimeSpec> && ModelSpec<MnnPocket03B>);
 
+// Any spec as a RuntimeSpec.
 template <ModelSpec S>
 constexpr RuntimeSpec runtime_spec(const S& s) noexcept {
   return {s.layers, s.hidden, s.heads, s.kv_heads, s.head_dim, s.ffn, s.vocab, s.positions, s.qk_norm};
 }
 
-// Widths that follow from a spec.
+// Elements of one token's q, all heads together.
 template <ModelSpec S>
 constexpr std::size_t q_width(const S& s) noexcept {
   return s.heads * s.head_dim;
 }
+// Of its k; v has as many.
 template <ModelSpec S>
 constexpr std::size_t kv_width(const S& s) noexcept {
   return s.kv_heads * s.head_dim;
 }
+// Of q, k and v side by side.
 template <ModelSpec S>
 constexpr std::size_t qkv_width(const S& s) noexcept {
   return q_width(s) + 2 * kv_width(s);
 }
-// Gate and up interleaved in blocks of 16 rows: 16 of gate, the same 16 of up, and so on.
+// Rows of gate and up, interleaved in blocks of 16 rows: 16 of gate, the same 16 of up, and so on.
 template <ModelSpec S>
 constexpr std::size_t gate_up_width(const S& s) noexcept {
   return 2 * s.ffn;

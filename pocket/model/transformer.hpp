@@ -29,6 +29,7 @@ POCKET_NAMESPACE_BEGIN
 
 class CpuBackend;  // the default: include backend/cpu.hpp (or pocket.hpp) to use it
 
+// One session: create, forward, logits; as above.
 template <ModelSpec Spec, Backend B = CpuBackend>
 class Transformer {
  public:
@@ -95,11 +96,11 @@ class Transformer {
   // shape().logit_rows.
   std::span<const float> logits(std::size_t row = 0) const noexcept { return backend_.logits(row); }
 
-  std::size_t position() const noexcept { return position_; }  // tokens in the context
-  std::size_t context() const noexcept { return shape_.context; }
-  const SessionShape& shape() const noexcept { return shape_; }
-  const Spec& spec() const noexcept { return spec_; }
-  const B& backend() const noexcept { return backend_; }
+  std::size_t position() const noexcept { return position_; }      // tokens in the context
+  std::size_t context() const noexcept { return shape_.context; }  // tokens it has room for
+  const SessionShape& shape() const noexcept { return shape_; }    // as fitted to the context and the executor
+  const Spec& spec() const noexcept { return spec_; }              // the model's
+  const B& backend() const noexcept { return backend_; }           // for measurements and tests
 
   // Forgets all but the first `position` tokens.
   Expected<void> rewind(std::size_t position) {

@@ -21,12 +21,14 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// One layer's, with the shapes given above.
 template <class Matrix, class Vector>
 struct LayerWeights {
   Vector attention_norm{}, q_norm{}, k_norm{}, ffn_norm{};
   Matrix qkv{}, output{}, gate_up{}, down{};
 };
 
+// A whole model's, in a backend's types of matrix and vector.
 template <class Matrix, class Vector>
 struct ModelWeights {
   Matrix embedding{}, head{};
@@ -39,6 +41,7 @@ struct ModelWeights {
 // In host memory: what files give, and what the CPU backend uses as it is.
 using HostWeights = ModelWeights<PackedMatrix, const float*>;
 
+// Refuses an epsilon outside [0, 1) and a rotary base outside [1, 1e12).
 inline Expected<void> check_constants(float rms_epsilon, double rope_base) {
   if (rms_epsilon >= 0 && rms_epsilon < 1 && rope_base >= 1 && rope_base < 1e12) return {};
   return fail(Errc::invalid_argument, "norm epsilon " + number(rms_epsilon) + " or rotary base " + number(rope_base) +

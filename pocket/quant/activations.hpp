@@ -22,8 +22,10 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// How many bits an activation keeps: A16 or A8, one form per session.
 enum class ActivationForm : std::uint8_t { a16, a8 };
 
+// "a16" or "a8".
 constexpr const char* name_of(ActivationForm form) noexcept { return form == ActivationForm::a16 ? "a16" : "a8"; }
 
 // The forms as types, for kernels that are made once for each.
@@ -31,6 +33,7 @@ struct A16 {
   static constexpr float range = 32639.0f;
   static constexpr std::size_t bytes_per_code = 2;
 };
+// As A16.
 struct A8 {
   static constexpr float range = 127.0f;
   static constexpr std::size_t bytes_per_code = 1;
@@ -54,12 +57,13 @@ struct Activations {
   std::size_t k = 0;
   ActivationForm form = ActivationForm::a16;
 
-  constexpr std::size_t groups() const noexcept { return div_up(k, tile_cols); }
+  constexpr std::size_t groups() const noexcept { return div_up(k, tile_cols); }  // per token
+  // Bytes of one token's codes.
   constexpr std::size_t code_stride() const noexcept {
     return groups() * tile_cols * (form == ActivationForm::a16 ? A16::bytes_per_code : A8::bytes_per_code);
   }
-  constexpr std::size_t code_bytes() const noexcept { return m * code_stride(); }
-  constexpr std::size_t scale_count() const noexcept { return m * groups(); }
+  constexpr std::size_t code_bytes() const noexcept { return m * code_stride(); }  // what `codes` holds
+  constexpr std::size_t scale_count() const noexcept { return m * groups(); }      // what `scales` holds
 };
 
 POCKET_NAMESPACE_END

@@ -40,6 +40,7 @@ inline constexpr std::size_t tile_rows = 16;
 inline constexpr std::size_t tile_cols = 64;
 inline constexpr int layout_version = 1;  // of the tile; stands in every packed file
 
+// The formats of the table above; a packed file stores these names.
 enum class WeightFormat : std::uint8_t { w4_g64, w4_g32, w8_g32 };
 
 // The numbers of a format at compile time; the three are written as types so that kernels are made once for each.
@@ -53,7 +54,9 @@ struct TileFormat {
   static constexpr std::size_t codes_offset = groups * group_stride;                        // bytes
   static constexpr std::size_t bytes = codes_offset + tile_rows * tile_cols * Bits / 8;
 
+  // Where the 16 scales of column group g begin, in bytes within the tile.
   static constexpr std::size_t scales_offset(std::size_t g) noexcept { return g * group_stride; }
+  // The same of the 16 minima.
   static constexpr std::size_t minima_offset(std::size_t g) noexcept {
     return g * group_stride + tile_rows * sizeof(f16);
   }
@@ -64,7 +67,7 @@ struct TileFormat {
     const std::size_t block = row / 8 * (tile_cols / cols_per_block) + col / cols_per_block;
     return codes_offset + block * 64 + row % 8 * 8 + col % 8;
   }
-  static constexpr unsigned code_shift(std::size_t col) noexcept { return Bits == 4 && col % 16 >= 8 ? 4 : 0; }
+  static constexpr unsigned code_shift(std::size_t col) noexcept { return Bits == 4 && col % 16 >= 8 ? 4 : 0; }  // bits
 };
 using W4G64 = TileFormat<4, 64, true>;
 using W4G32 = TileFormat<4, 32, true>;
@@ -85,9 +88,11 @@ constexpr decltype(auto) with_format(WeightFormat format, F&& f) {
   }
 }
 
+// Bytes of one tile, scales and minima included; a multiple of 64.
 constexpr std::size_t tile_bytes(WeightFormat format) noexcept {
   return with_format(format, [](auto f) { return decltype(f)::bytes; });
 }
+// As the format is spelt here: "w4_g64".
 constexpr const char* name_of(WeightFormat format) noexcept {
   constexpr const char* names[] = {"w4_g64", "w4_g32", "w8_g32"};
   return names[static_cast<int>(format)];
@@ -106,10 +111,10 @@ struct PackedMatrix {
   WeightFormat format = WeightFormat::w4_g64;
   float offset = 0;  // the constant o
 
-  constexpr std::size_t row_blocks() const noexcept { return div_up(n, tile_rows); }
-  constexpr std::size_t k_tiles() const noexcept { return div_up(k, tile_cols); }
+  constexpr std::size_t row_blocks() const noexcept { return div_up(n, tile_rows); }             // of 16 outputs
+  constexpr std::size_t k_tiles() const noexcept { return div_up(k, tile_cols); }                // of one row block
   constexpr std::size_t block_bytes() const noexcept { return k_tiles() * tile_bytes(format); }  // of one row block
-  constexpr std::size_t bytes() const noexcept { return row_blocks() * block_bytes(); }
+  constexpr std::size_t bytes() const noexcept { return row_blocks() * block_bytes(); }          // packed_bytes()
 };
 
 POCKET_NAMESPACE_END

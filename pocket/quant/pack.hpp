@@ -31,15 +31,17 @@ class RowBlock {
         scales_(tile_rows * groups_),
         minima_(tile_rows * groups_) {}
 
-  WeightFormat format() const noexcept { return format_; }
-  std::size_t k_padded() const noexcept { return k_padded_; }
-  std::size_t groups() const noexcept { return groups_; }  // per row
-  std::uint8_t* codes(std::size_t row) noexcept { return codes_.data() + row * k_padded_; }
-  const std::uint8_t* codes(std::size_t row) const noexcept { return codes_.data() + row * k_padded_; }
-  f16* scales(std::size_t row) noexcept { return scales_.data() + row * groups_; }
-  const f16* scales(std::size_t row) const noexcept { return scales_.data() + row * groups_; }
-  f16* minima(std::size_t row) noexcept { return minima_.data() + row * groups_; }
-  const f16* minima(std::size_t row) const noexcept { return minima_.data() + row * groups_; }
+  WeightFormat format() const noexcept { return format_; }     // as constructed
+  std::size_t k_padded() const noexcept { return k_padded_; }  // columns of a row here
+  std::size_t groups() const noexcept { return groups_; }      // per row
+  // Row `row` < 16, unchecked.
+  std::uint8_t* codes(std::size_t row) noexcept { return codes_.data() + row * k_padded_; }              // [k_padded]
+  const std::uint8_t* codes(std::size_t row) const noexcept { return codes_.data() + row * k_padded_; }  // [k_padded]
+  f16* scales(std::size_t row) noexcept { return scales_.data() + row * groups_; }                       // [groups]
+  const f16* scales(std::size_t row) const noexcept { return scales_.data() + row * groups_; }           // [groups]
+  f16* minima(std::size_t row) noexcept { return minima_.data() + row * groups_; }                       // [groups]
+  const f16* minima(std::size_t row) const noexcept { return minima_.data() + row * groups_; }           // [groups]
+  // All zero.
   void clear() noexcept {
     std::memset(codes_.data(), 0, codes_.size());
     std::memset(static_cast<void*>(scales_.data()), 0, scales_.size() * sizeof(f16));

@@ -21,13 +21,14 @@
 
 POCKET_NAMESPACE_BEGIN
 
-// The float16 nearest to v that is not above (not below) it.
+// The greatest float16 that is not above v.
 constexpr f16 f16_at_most(float v) noexcept {
   f16 h = to_f16(v);
   if (to_float(h) > v)
     h.bits = static_cast<std::uint16_t>(h.bits == 0 ? 0x8001 : (h.bits & 0x8000u) != 0 ? h.bits + 1 : h.bits - 1);
   return h;
 }
+// The smallest float16 that is not below v.
 constexpr f16 f16_at_least(float v) noexcept {
   f16 h = to_f16(v);
   if (to_float(h) < v)
