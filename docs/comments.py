@@ -162,7 +162,8 @@ class Header:
         column = self.read_code(line)
         self.trailing_column = None
         code = line if column is None else line[:column].rstrip()
-        outside = not self.in_body() and (enum or code.endswith(';') or (code.endswith('}') and code.strip() != '}'))
+        forward = re.fullmatch(r'\s*(?:class|struct) \w+;', code) is not None
+        outside = not self.in_body() and not forward and (enum or code.endswith(';') or (code.endswith('}') and code.strip() != '}'))
         if column is not None and code.strip() and outside:
             self.trailing_column = column
             line = code + '  ///< ' + prose(line[column:].lstrip('/').strip())

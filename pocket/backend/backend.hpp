@@ -26,7 +26,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
-// Has the operations above, in its own types Weights, Buffer and Options.
+// Has the operations that the top of this header lists, in its own types Weights, Buffer and Options.
 template <class B>
 concept Backend = requires(B b, const typename B::Weights& w, typename B::Buffer x,
                            std::span<const std::int32_t> tokens, std::size_t i) {

@@ -79,7 +79,7 @@ constexpr std::string_view name_of(StopReason reason) noexcept {
   return "unknown";
 }
 
-// How a generation went; the state it left is described above.
+// How a generation went; the top of this header describes the state it left.
 struct GenerateResult {
   std::size_t prompt_tokens = 0;  // read by the model
   std::size_t tokens = 0;         // given to the callback

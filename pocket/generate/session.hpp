@@ -37,7 +37,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
-// One conversation over one model session; as above.
+// One conversation over one model session, as in the lines at the top of this header.
 template <TokenModel T>
 class ChatSession {
  public:

@@ -29,7 +29,7 @@ POCKET_NAMESPACE_BEGIN
 
 class CpuBackend;  // the default: include backend/cpu.hpp (or pocket.hpp) to use it
 
-// One session: create, forward, logits; as above.
+// One session: create, forward, logits, as in the lines at the top of this header.
 template <ModelSpec Spec, Backend B = CpuBackend>
 class Transformer {
  public:

@@ -21,7 +21,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
-// One layer's, with the shapes given above.
+// One layer's; the top of this header gives the shapes.
 template <class Matrix, class Vector>
 struct LayerWeights {
   Vector attention_norm{}, q_norm{}, k_norm{}, ffn_norm{};

@@ -40,7 +40,7 @@ inline constexpr std::size_t tile_rows = 16;
 inline constexpr std::size_t tile_cols = 64;
 inline constexpr int layout_version = 1;  // of the tile; stands in every packed file
 
-// The formats of the table above; a packed file stores these names.
+// The formats of the table at the top of this header; a packed file stores these names.
 enum class WeightFormat : std::uint8_t { w4_g64, w4_g32, w8_g32 };
 
 // The numbers of a format at compile time; the three are written as types so that kernels are made once for each.
