@@ -3,6 +3,10 @@
 // Keys: tokenizer.ggml.model ("gpt2": byte-level BPE, the only kind that Pocket has), .pre, .tokens, .token_type,
 // .merges, .{bos,eos,eot,unknown,padding}_token_id, .add_bos_token, and tokenizer.chat_template. Without .pre the
 // pre-tokenizer is "default"; without .token_type all tokens are normal; the ids and add_bos_token are optional.
+//
+// What the format does not say follows from .pre: "qwen2" text is brought into NFC, as Qwen's own tokenizers do
+// (llama.cpp does not: a letter and its accent as two characters give other tokens there); "llama-bpe" takes a piece
+// that is a token as it is, and begins with BOS unless add_bos_token says otherwise, as llama.cpp does.
 // Errors name the file and the key. Source: the GGUF specification (docs/gguf.md of the ggml project).
 #ifndef POCKET_FILES_GGUF_TOKENIZER_HPP
 #define POCKET_FILES_GGUF_TOKENIZER_HPP
@@ -58,6 +62,8 @@ inline Expected<TokenizerData> tokenizer_data(const GgufFile& file) {
     POCKET_TRY(pre, file.string_value(key));
     data.pre = pre;
   }
+  if (data.pre == "qwen2") data.normalizer = Normalizer::nfc;
+  data.ignore_merges = data.add_bos = data.pre == "llama-bpe";
   POCKET_TRY(tokens, file.string_array("tokenizer.ggml.tokens"));
   POCKET_TRY(merges, file.string_array("tokenizer.ggml.merges"));
   data.tokens = std::move(tokens);

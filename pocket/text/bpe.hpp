@@ -32,10 +32,10 @@ class MergeTable {
   explicit MergeTable(std::size_t merges)
       : slots_(std::bit_ceil(merges + merges / 2 + 2)), shift_(64 - std::countr_zero(slots_.size())) {}
 
-  // Each rank belongs to one pair. Of two merges of one pair, the first inserted stays.
-  void insert(const Merge& merge) noexcept {
+  // Each rank belongs to one pair. Of two merges of one pair, the first inserted stays, or with `replace` the last.
+  void insert(const Merge& merge, bool replace = false) noexcept {
     Merge& slot = slots_[slot_of(merge.left, merge.right)];
-    if (slot.rank == none) slot = merge;
+    if (slot.rank == none || replace) slot = merge;
   }
   // rank == none where the pair does not merge. Negative ids, which mean no token, never do.
   const Merge& find(std::int32_t left, std::int32_t right) const noexcept { return slots_[slot_of(left, right)]; }

@@ -101,9 +101,13 @@ class ChatTemplate {
   static Expected<std::vector<std::int32_t>> end_ids(const Tokenizer& tokenizer) {
     POCKET_TRY(end, marker_id(tokenizer, end_marker));
     std::vector<std::int32_t> ids{end};
-    for (const std::optional<std::int32_t>& id :
-         {tokenizer.eos(), tokenizer.eot(), tokenizer.find_special("<|endoftext|>")})
+    const auto add = [&](std::optional<std::int32_t> id) {
       if (id && std::find(ids.begin(), ids.end(), *id) == ids.end()) ids.push_back(*id);
+    };
+    add(tokenizer.eos());
+    add(tokenizer.eot());
+    for (const std::int32_t id : tokenizer.stop_ids()) add(id);
+    add(tokenizer.find_special("<|endoftext|>"));
     return ids;
   }
 
@@ -111,7 +115,7 @@ class ChatTemplate {
   explicit ChatTemplate(std::string default_system) : default_system_(std::move(default_system)) {}
 
   static Error refuse(const std::string& why) {
-    return fail(Errc::unsupported, "tokenizer.chat_template: " + why +
+    return fail(Errc::unsupported, "chat template: " + why +
                                        "; ChatML templates are supported (<|im_start|>ROLE, newline, content, "
                                        "<|im_end|>, newline, and add_generation_prompt)");
   }
@@ -147,7 +151,7 @@ class ChatTemplate {
   static Expected<std::int32_t> marker_id(const Tokenizer& tokenizer, std::string_view marker) {
     if (const auto id = tokenizer.find_special(marker)) return *id;
     return fail(Errc::unsupported,
-                "tokenizer.ggml.tokens: no control token \"" + std::string(marker) + "\"; a chat in ChatML needs it");
+                "vocabulary: no special token \"" + std::string(marker) + "\"; a chat in ChatML needs it");
   }
 
   static Expected<void> check(std::span<const Message> messages) {

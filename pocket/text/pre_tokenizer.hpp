@@ -7,8 +7,10 @@
 //                    space gives up its last character only before something that is neither space nor digit.
 //   qwen2            Qwen2, Qwen2.5, Qwen3: contractions in either case, each digit alone, letters with one leading
 //                    other character, symbols with the line ends after them, white space up to its last line end.
+//   llama-bpe        Llama 3: as qwen2, with digits by up to three.
 // White space is spelled out as Unicode's White_Space: PCRE2's own \s has U+180E as well, which the reference
-// tokenizers do not. Contractions are matched in ASCII alone ('S but not U+017F), as llama.cpp does.
+// tokenizers do not. Contractions in either case take in U+017F (a long s), as Hugging Face's do and llama.cpp's do
+// not.
 //
 // Any bytes are accepted. A run of bytes that is not UTF-8 is a piece of its own, and the text on either side of it is
 // split as though the text began or ended there. Words in ASCII, most of most texts, are found without PCRE2. PCRE2
@@ -35,12 +37,13 @@ POCKET_NAMESPACE_BEGIN
 
 class PreTokenizer {
  public:
-  static Expected<PreTokenizer> create(std::string_view name) {
+  // field: what the file calls it, for messages.
+  static Expected<PreTokenizer> create(std::string_view name, std::string_view field = "tokenizer.ggml.pre") {
     const std::string pattern = pattern_of(name);
     if (pattern.empty())
-      return fail(Errc::unsupported, "tokenizer.ggml.pre: \"" + std::string(name) +
+      return fail(Errc::unsupported, std::string(field) + ": \"" + std::string(name.substr(0, 100)) +
                                          "\" is not a pre-tokenizer that Pocket has; it has gpt-2, default, smollm, "
-                                         "qwen2");
+                                         "qwen2, llama-bpe");
     int error = 0;
     std::size_t where = 0;
     PreTokenizer p;
@@ -95,9 +98,9 @@ class PreTokenizer {
     if (name == "smollm")
       return contractions + R"(| ?\p{L}+|\p{N}| ?)" + other + "|[" + space + "]+(?![^" + space + R"(\p{N}])|[)" +
              space + "]+";
-    if (name == "qwen2")
-      return R"('[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?)" + other +
-             "[\\r\\n]*|[" + space + "]*[\\r\\n]+|[" + space + "]+(?![^" + space + "])|[" + space + "]+";
+    if (name == "qwen2" || name == "llama-bpe")
+      return "(?i:" + contractions + R"()|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})" + (name == "qwen2" ? "" : "{1,3}") + "| ?" +
+             other + "[\\r\\n]*|[" + space + "]*[\\r\\n]+|[" + space + "]+(?![^" + space + "])|[" + space + "]+";
     return {};
   }
 

@@ -54,6 +54,16 @@ constexpr std::size_t utf8_valid_prefix(std::string_view text) noexcept {
   return i;
 }
 
+// The code point of one well-formed character.
+constexpr char32_t utf8_point(std::string_view character) noexcept {
+  const auto lead = static_cast<unsigned char>(character[0]);
+  if (lead < 0x80) return lead;
+  // The lead byte of n bytes has n ones and a zero before its bits of the code point.
+  char32_t point = lead & (0x7fu >> character.size());
+  for (const char c : character.substr(1)) point = point << 6 | (static_cast<unsigned char>(c) & 0x3fu);
+  return point;
+}
+
 POCKET_NAMESPACE_END
 
 #endif
