@@ -14,19 +14,19 @@ import sys
 TOKEN = re.compile(r'''//.*|"(?:\\.|[^"\\])*"|(?<![0-9A-Za-z_])'(?:\\.|[^'\\])+'|[{};]''')
 SCOPE = re.compile(r'(?:inline\s+)?namespace\b|class\b|struct\b|union\b|enum\b')
 NO_DECLARATION = re.compile(r'static_assert|#(?!\s*define)|[})]|(?:public|private|protected)\s*:|$')
-CODE = re.compile(r'\);|\};|\) \{')
+CODE = re.compile(r'(\);|\};|\) \{)\s*(//.*)?$')
 
 
 def escape(text):
-    # An underscore inside a name is no markup, and Doxygen links the name only as it is.
-    return re.sub(r'[\\@&$#<>%*|~]|(?<!\w)_', r'\\\g<0>', text)
+    # Not underscores: inside names they are no markup, and Doxygen links a name only as it is.
+    return re.sub(r'[\\@&$#<>%*|~"]|--', r'\\\g<0>', text)
 
 
 def prose(text):
     parts = text.split('`')
     if len(parts) % 2 == 0:  # a lone backtick is no markup
         return escape(text)
-    return ''.join('<code>%s</code>' % re.sub(r'([\\@&$#<>%])', r'\\\1', p) if i % 2 else escape(p)
+    return ''.join('<code>%s</code>' % re.sub(r'[\\@&$#<>%"]|--', r'\\\g<0>', p) if i % 2 else escape(p)
                    for i, p in enumerate(parts))
 
 
