@@ -33,8 +33,8 @@ struct Matmul {
   PackedMatrix w;
   Activations a;
   float* y = nullptr;
-  std::size_t y_stride = 0;
-  bool add = false;
+  std::size_t y_stride = 0;  // floats from one token to the next
+  bool add = false;          // y += product
 };
 
 inline constexpr std::size_t attention_chunk = 256;  // positions: K and V of a chunk (64 KB at head_dim 64) stay in L2
@@ -69,7 +69,9 @@ struct Kernels {
   const char* name = "";
   // x: [m][x_stride] floats, of which a.k are used; writes a.codes and a.scales (see quant/activations.hpp).
   void (*prepare)(const float* x, std::size_t x_stride, const Activations& a) noexcept = nullptr;
+  // The row blocks [block_begin, block_end) of a product: see Matmul.
   void (*matmul)(const Matmul&, std::size_t block_begin, std::size_t block_end) noexcept = nullptr;
+  // One chunk: see AttentionChunk.
   void (*attention)(const AttentionChunk&) noexcept = nullptr;
 };
 
