@@ -37,7 +37,26 @@ expect 1 "text.gguf" "$pocket" inspect --model "$work/text.gguf"
 : >"$work/empty.gguf"
 expect 1 "empty.gguf" "$pocket" inspect --model "$work/empty.gguf"
 mkdir "$work/directory"
-expect 1 "pocket.safetensors" "$pocket" inspect --model "$work/directory"
+expect 1 "config.json" "$pocket" inspect --model "$work/directory"
+expect 1 "directory that holds it" "$pocket" inspect --model "$2/test/data/hf/llama/model.safetensors"
+
+# A Hugging Face directory is opened as it is, and made into a package, of which nothing is lost and nothing overwritten.
+hf=$2/test/data/hf/qwen3
+expect 0 "quantised" "$pocket" inspect --model "$hf"
+expect 0 "3 layers" "$pocket" quantize "$hf" --out "$work/new/quantised"
+expect 0 '"mapped_bytes"' "$pocket" inspect --model "$work/new/quantised" --json
+sum=$(cksum <"$work/new/quantised/pocket.safetensors")
+expect 1 "--force" "$pocket" quantize "$hf" --out "$work/new/quantised" --format w8_g32
+[ "$sum" = "$(cksum <"$work/new/quantised/pocket.safetensors")" ] || { echo "FAILED: overwritten"; failed=$((failed + 1)); }
+expect 0 "w8_g32" "$pocket" quantize "$hf" --out "$work/new/quantised" --format w8_g32 --force
+[ "$sum" != "$(cksum <"$work/new/quantised/pocket.safetensors")" ] || { echo "FAILED: not replaced"; failed=$((failed + 1)); }
+expect 0 "3 layers" "$pocket" quantize "$hf" --out "$work/one" --threads 1
+[ "$sum" = "$(cksum <"$work/one/pocket.safetensors")" ] || { echo "FAILED: not the same bytes"; failed=$((failed + 1)); }
+expect 2 "a package already" "$pocket" quantize "$work/one" --out "$work/two"
+expect 1 "/nowhere" "$pocket" quantize /nowhere --out "$work/two"
+expect 2 "--out" "$pocket" quantize "$hf"
+expect 2 "format" "$pocket" quantize "$hf" --out "$work/two" --format q4_k
+[ ! -e "$work/two" ] || { echo "FAILED: a directory was made for nothing"; failed=$((failed + 1)); }
 
 expect 0 "170.5 MB" "$pocket" synthesize --spec mnn-pocket-0.3b --out "$work/package"
 sum=$(cksum <"$work/package/pocket.safetensors")
@@ -62,6 +81,13 @@ if [ -f "$model" ]; then
   expect 2 "prompt is empty" "$pocket" generate --model "$model" ""
   expect 1 "do not fit" "$pocket" generate --model "$model" --context 8 "What is the capital of France?"
   expect 2 "8192" "$pocket" generate --model "$model" --context 9000 "What is the capital of France?"
+  # A package from it has its codes exactly, its tokenizer and its template: the same words.
+  expect 0 "taken over exactly" "$pocket" quantize "$model" --out "$work/smol"
+  for m in "$model" "$work/smol"; do
+    "$pocket" generate --model "$m" --temperature 0 --max-tokens 40 --quiet "Why is the sky blue?" 2>&1
+  done >"$work/out"
+  "$pocket" generate --model "$model" --temperature 0 --max-tokens 40 --quiet "Why is the sky blue?" >"$work/twice" 2>&1
+  cat "$work/twice" "$work/twice" | cmp -s - "$work/out" || { echo "FAILED: the package says:"; cat "$work/out"; failed=$((failed + 1)); }
   head -c 50000000 "$model" >"$work/cut.gguf"
   expect 1 "cut.gguf" "$pocket" inspect --model "$work/cut.gguf"
   printf 'My name is Anna.\nWhat is my name?\n' |

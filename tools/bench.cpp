@@ -26,8 +26,7 @@ inline Spread spread(std::vector<double> v) {
 
 int bench(const RunOptions& run, const BenchOptions& o, bool as_json) {
   auto pool = value_or_die(ThreadPool::create(run.threads));
-  const OpenModel open = value_or_die(open_model(find_model(run.model), *pool, false));
-  const LoadedModel& m = open.model;
+  const LoadedModel m = value_or_die(open_weights(find_model(run.model), *pool));
   SessionShape shape;
   shape.context = (std::max)(o.prompt, o.depth + o.generate);
   shape.batch = o.batch;

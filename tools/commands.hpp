@@ -35,12 +35,19 @@ struct SynthesizeOptions {
   bool force = false;
 };
 
+struct QuantizeOptions {
+  std::string source, out, format = "auto";
+  unsigned threads = 0;
+  bool force = false;
+};
+
 // Each returns the program's exit code; what goes wrong ends the program (die).
 int chat(const RunOptions&, TalkOptions);
 int generate(const RunOptions&, TalkOptions);
 int inspect(const RunOptions&, bool as_json);
 int bench(const RunOptions&, const BenchOptions&, bool as_json);
 int synthesize(const SynthesizeOptions&);
+int quantize(const QuantizeOptions&);
 
 // Prints the message and exits: 2 for a wrong argument, else 1.
 [[noreturn]] void die(const pocket::Error& e);

@@ -4,10 +4,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "pocket/files/gguf.hpp"
-#include "pocket/files/gguf_model.hpp"
-#include "pocket/files/gguf_tokenizer.hpp"
-#include "pocket/files/package.hpp"
+#include "pocket/files/open.hpp"
+#include "progress.hpp"
 
 namespace tools {
 
@@ -23,27 +21,20 @@ std::string find_model(const std::string& given) {
     if (std::filesystem::is_regular_file(path, ignored)) return path.string();
   }
   die({Errc::io,
-       "no model: third_party/bootstrap.sh fetches one (SmolLM2-135M-Instruct), --model takes a GGUF file or a "
-       "package directory, and `pocket synthesize` makes a package with random weights"});
+       "no model: third_party/bootstrap.sh fetches one (SmolLM2-135M-Instruct), --model takes a GGUF file, a "
+       "Hugging Face directory or a package, and `pocket synthesize` makes a package with random weights"});
 }
 
-Expected<OpenModel> open_model(const std::string& path, Executor& executor, bool with_text) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    POCKET_TRY(package, open_package(path));
-    return OpenModel{std::move(package), {}, {}, path + ": this package has no tokenizer"};
-  }
-  POCKET_TRY(file, GgufFile::open(path));
-  POCKET_TRY(model, load_gguf(file, executor));
-  OpenModel out{std::move(model), {}, {}, {}};
-  if (!with_text) return out;
-  auto tokenizer = load_tokenizer(file);
-  auto chat = load_chat_template(file);
-  if (!tokenizer) out.why_no_text = tokenizer.error().message;
-  if (tokenizer && !chat) out.why_no_text = chat.error().message;
-  if (tokenizer) out.tokenizer = *std::move(tokenizer);
-  if (chat) out.chat_template = *std::move(chat);
-  return out;
+Expected<LoadedModel> open_weights(const std::string& path, Executor& executor) {
+  const ProgressLine line("loading " + path);
+  LoadOptions options;
+  options.progress = [&line](std::size_t done, std::size_t total) {
+    line.show(done, total);
+    return true;
+  };
+  return open_model(path, executor, options);
 }
+Expected<Tokenizer> open_text(const std::string& path) { return open_tokenizer(path); }
+Expected<ChatTemplate> open_chat(const std::string& path) { return open_chat_template(path); }
 
 }  // namespace tools

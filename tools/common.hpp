@@ -43,20 +43,14 @@ inline void catch_interrupt() {
   sigaction(SIGINT, &action, nullptr);  // no SA_RESTART: waiting for a line ends too
 }
 
-// A model with what its file says about text; tokenizer and template are absent where the file has none.
-struct OpenModel {
-  LoadedModel model;
-  std::optional<Tokenizer> tokenizer;
-  std::optional<ChatTemplate> chat_template;
-  std::string why_no_text;  // a sentence, where one of them is absent
-};
-
 // --model, or $POCKET_MODEL, or what the bootstrap script fetched: in models/ beside the build directory of this
 // program, or of the current directory. Without any: ends the program, saying how to get one.
 std::string find_model(const std::string& given);
 
-// A package directory or a GGUF file. Text only where it is asked for, and there is some.
-Expected<OpenModel> open_model(const std::string& path, Executor& executor, bool with_text);
+// pocket/files/open.hpp, which is compiled once: common.cpp. Loading shows how far it has come.
+Expected<LoadedModel> open_weights(const std::string& path, Executor& executor);
+Expected<Tokenizer> open_text(const std::string& path);
+Expected<ChatTemplate> open_chat(const std::string& path);
 
 inline ActivationForm activation_form(const std::string& name) {
   return name == "a8" ? ActivationForm::a8 : ActivationForm::a16;  // the parser admits no other

@@ -27,8 +27,10 @@ inline std::map<std::string, std::size_t> bytes_by_format(const LoadedModel& m) 
 int inspect(const RunOptions& options, bool as_json) {
   const unsigned threads = options.threads;
   auto pool = value_or_die(ThreadPool::create(threads));
-  const OpenModel open = value_or_die(open_model(find_model(options.model), *pool, true));
-  const LoadedModel& m = open.model;
+  const std::string path = find_model(options.model);
+  const LoadedModel m = value_or_die(open_weights(path, *pool));
+  const auto tokenizer = open_text(path);
+  const auto chat = open_chat(path);
   const RuntimeSpec& s = m.spec;
   SessionShape shape;
   shape.context = options.context != 0 ? options.context : (std::min<std::size_t>)(4096, s.positions);
@@ -58,8 +60,8 @@ int inspect(const RunOptions& options, bool as_json) {
                  {"rope_base", m.weights.rope_base}};
     j["bytes_by_format"] = bytes_by_format(m);
     j["quantized_while_loading"] = m.quantized_here;
-    j["tokenizer"] = open.tokenizer.has_value();
-    j["chat_template"] = open.chat_template.has_value();
+    j["tokenizer"] = tokenizer.has_value();
+    j["chat_template"] = chat.has_value();
     j["isa"] = kernels->name;
     j["plan"] = {{"context", shape.context},          {"batch", shape.batch},
                  {"threads", shape.threads},          {"activations", name_of(shape.activations)},
@@ -83,10 +85,11 @@ int inspect(const RunOptions& options, bool as_json) {
   std::printf("(all with norms %s)\n", megabytes(m.weight_bytes, text));
   if (m.quantized_here)
     std::printf("               floats were quantised to 4 bits while loading (min/max, group 64)\n");
-  std::printf("text           %s\n", open.chat_template ? "tokenizer and chat template"
-                                     : open.tokenizer   ? "tokenizer"
-                                                        : "none");
-  if (!open.why_no_text.empty()) std::printf("               %s\n", open.why_no_text.c_str());
+  std::printf("text           %s\n", tokenizer && chat ? "tokenizer and chat template"
+                                     : tokenizer       ? "tokenizer"
+                                                       : "none");
+  if (!tokenizer || !chat)
+    std::printf("               %s\n", (!tokenizer ? tokenizer.error() : chat.error()).message.c_str());
   std::printf("instructions   %s\n", kernels->name);
   std::printf("\nmemory of a session: context %zu, batch %zu, %u thread%s, activations %s\n", shape.context,
               shape.batch, shape.threads, shape.threads == 1 ? "" : "s", name_of(shape.activations));

@@ -59,6 +59,7 @@ int run(int argc, char** argv) {
   TalkOptions talk;
   BenchOptions bench_options;
   SynthesizeOptions synthesize_options;
+  QuantizeOptions quantize_options;
   bool json = false;
 
   CLI::App* chat_app = app.add_subcommand("chat", "a conversation; reads lines from standard input");
@@ -74,6 +75,18 @@ int run(int argc, char** argv) {
   CLI::App* inspect_app = app.add_subcommand("inspect", "a model's shape, bytes, and memory plan");
   add_run_options(*inspect_app, options);
   inspect_app->add_flag("--json", json, "for scripts");
+
+  CLI::App* quantize_app = app.add_subcommand("quantize", "a package from a Hugging Face directory or a GGUF file");
+  quantize_app->add_option("source", quantize_options.source, "the directory or file")->required();
+  quantize_app->add_option("--out", quantize_options.out, "directory of the package, made if missing")->required();
+  quantize_app
+      ->add_option("--format", quantize_options.format,
+                   "of all matrices: w4_g64, w4_g32 or w8_g32; auto: 4 and 8 bit codes as they are, floats to w4_g64")
+      ->check(CLI::IsMember({"auto", "w4_g64", "w4_g32", "w8_g32"}))
+      ->capture_default_str();
+  quantize_app->add_option("--threads", quantize_options.threads, "default: one for each core")
+      ->check(CLI::Range(1, 1024));
+  quantize_app->add_flag("--force", quantize_options.force, "replace a package that is there");
 
   CLI::App* synthesize_app =
       app.add_subcommand("synthesize", "a package with seeded random weights, for speed and memory");
@@ -115,6 +128,7 @@ int run(int argc, char** argv) {
   if (chat_app->parsed()) return chat(options, talk);
   if (generate_app->parsed()) return generate(options, talk);
   if (inspect_app->parsed()) return inspect(options, json);
+  if (quantize_app->parsed()) return quantize(quantize_options);
   if (synthesize_app->parsed()) return synthesize(synthesize_options);
   return bench(options, bench_options, json);
 }

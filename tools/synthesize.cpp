@@ -1,7 +1,5 @@
 // pocket synthesize: a package of a known shape with seeded random weights, for speed and memory. The same seed gives
 // the same file on every machine.
-#include <unistd.h>
-
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -11,6 +9,7 @@
 #include "common.hpp"
 #include "pocket/files/package.hpp"
 #include "pocket/generate/sampler.hpp"
+#include "progress.hpp"
 
 namespace tools {
 
@@ -48,12 +47,10 @@ int synthesize(const SynthesizeOptions& o) {
   names.layers.resize(spec.layers);
   const std::size_t total = weight_bytes(spec, WeightFormat::w4_g64);
   std::size_t done = 0;
-  const bool terminal = isatty(STDERR_FILENO) != 0;
+  const ProgressLine line("writing " + o.out);
   const auto progress = [&](std::size_t bytes) {
-    const std::size_t before = done * 20 / total;
     done += bytes;
-    if (terminal && done * 20 / total != before)
-      std::fprintf(stderr, "\rwriting %s: %zu %%", o.out.c_str(), done * 100 / total);
+    line.show(done, total);
   };
   const auto matrix = [&](const std::string& name, PackedMatrix&, std::size_t n, std::size_t k) -> Expected<void> {
     Random random(seeds.next());
@@ -75,7 +72,6 @@ int synthesize(const SynthesizeOptions& o) {
   };
   check_or_die(pocket::detail::for_each_tensor(spec, names, true, matrix, vector));
   check_or_die(writer.finish());
-  if (terminal) std::fprintf(stderr, "\r");
   std::printf("%s: %.1f MB of weights in shape %s, seed %llu (random: it will not make sense)\n",
               package_path(o.out).c_str(), static_cast<double>(total) * 1e-6, o.spec.c_str(),
               static_cast<unsigned long long>(o.seed));

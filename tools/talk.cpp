@@ -14,25 +14,30 @@ namespace tools {
 // A model that is ready to answer.
 struct Speaker {
   std::unique_ptr<ThreadPool> pool;
-  OpenModel open;
+  LoadedModel model;
+  std::optional<Tokenizer> tokenizer;
+  std::optional<ChatTemplate> chat_template;
   std::optional<Transformer<RuntimeSpec>> session;
 };
 
 inline std::unique_ptr<Speaker> make_speaker(const RunOptions& run, bool needs_template) {
   auto s = std::make_unique<Speaker>();
   s->pool = value_or_die(ThreadPool::create(run.threads));
-  s->open = value_or_die(open_model(find_model(run.model), *s->pool, true));
-  if (!s->open.tokenizer || (needs_template && !s->open.chat_template))
-    die({Errc::unsupported,
-         s->open.why_no_text + (s->open.tokenizer ? "; `pocket generate --raw` continues plain text" : "")});
+  const std::string path = find_model(run.model);
+  s->tokenizer = value_or_die(open_text(path));
+  if (needs_template) {
+    auto chat = open_chat(path);
+    if (!chat) die({chat.error().code, chat.error().message + "; `pocket generate --raw` continues plain text"});
+    s->chat_template = *std::move(chat);
+  }
+  s->model = value_or_die(open_weights(path, *s->pool));
   SessionShape shape;
-  shape.context = run.context != 0 ? run.context : (std::min<std::size_t>)(4096, s->open.model.spec.positions);
+  shape.context = run.context != 0 ? run.context : (std::min<std::size_t>)(4096, s->model.spec.positions);
   shape.activations = activation_form(run.activations);
   CpuBackend::Options backend;
   backend.executor = s->pool.get();
   backend.kernels = choose_kernels(run.isa);
-  s->session =
-      value_or_die(Transformer<RuntimeSpec>::create(s->open.model.spec, s->open.model.weights, shape, backend));
+  s->session = value_or_die(Transformer<RuntimeSpec>::create(s->model.spec, s->model.weights, shape, backend));
   return s;
 }
 
@@ -65,7 +70,7 @@ int generate(const RunOptions& run, TalkOptions o) {
   o.generate.cancel = &interrupted;
   auto speaker = make_speaker(run, !o.raw);
   auto& session = *speaker->session;
-  const Tokenizer& tokenizer = *speaker->open.tokenizer;
+  const Tokenizer& tokenizer = *speaker->tokenizer;
   Expected<GenerateResult> result = GenerateResult{};
   if (o.raw) {
     std::vector<std::int32_t> ids;
@@ -73,6 +78,7 @@ int generate(const RunOptions& run, TalkOptions o) {
     check_or_die(tokenizer.encode(o.prompt, false, ids));
     for (const auto& id : {tokenizer.eos(), tokenizer.eot()})
       if (id) o.generate.stop_ids.push_back(*id);
+    o.generate.stop_ids.insert(o.generate.stop_ids.end(), tokenizer.stop_ids().begin(), tokenizer.stop_ids().end());
     Utf8Stream stream(Utf8Mode::replace);
     std::string text;
     result = pocket::generate(session, ids, o.generate, [&](std::int32_t token) {
@@ -82,7 +88,7 @@ int generate(const RunOptions& run, TalkOptions o) {
     });
   } else {
     auto chat = value_or_die(ChatSession<Transformer<RuntimeSpec>>::create(
-        session, tokenizer, *speaker->open.chat_template, o.has_system ? std::optional(o.system) : std::nullopt));
+        session, tokenizer, *speaker->chat_template, o.has_system ? std::optional(o.system) : std::nullopt));
     result = chat.say(o.prompt, o.generate, put_text);
   }
   if (!result) die(result.error());
@@ -107,13 +113,13 @@ int chat(const RunOptions& run, TalkOptions o) {
   catch_interrupt();
   o.generate.cancel = &interrupted;
   auto speaker = make_speaker(run, true);
-  auto chat = value_or_die(ChatSession<Transformer<RuntimeSpec>>::create(
-      *speaker->session, *speaker->open.tokenizer, *speaker->open.chat_template,
-      o.has_system ? std::optional(o.system) : std::nullopt));
+  auto chat = value_or_die(
+      ChatSession<Transformer<RuntimeSpec>>::create(*speaker->session, *speaker->tokenizer, *speaker->chat_template,
+                                                    o.has_system ? std::optional(o.system) : std::nullopt));
   const bool terminal = isatty(STDIN_FILENO) != 0;
   if (terminal)
     std::fprintf(stderr, "%s, %s. /reset forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer.\n",
-                 speaker->open.model.name.c_str(), speaker->session->backend().kernels().name);
+                 speaker->model.name.c_str(), speaker->session->backend().kernels().name);
   std::string line;
   while (true) {
     if (terminal) std::fprintf(stderr, "> ");
