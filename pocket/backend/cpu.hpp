@@ -85,17 +85,17 @@ class CpuBackend {
   struct Options {
     Executor* executor = nullptr;      // the caller's; its concurrency is the session's thread count
     const Kernels* kernels = nullptr;  // null: the best that this CPU has
-    std::span<std::byte> memory;       // the caller's, 64-byte aligned; empty: allocated here
+    std::span<std::byte> memory = {};  // the caller's, 64-byte aligned; empty: allocated here
   };
   // float32: residual [m, hidden], qkv [m, qkv_width], attended [m, heads*head_dim], gated [m, ffn].
   struct Buffers {
     Buffer residual, qkv, attended, gated;
   };
 
-  // Bytes of a session, its KV cache included: what Options::memory needs.
+  // Bytes of a session, its KV cache included: what Options::memory needs. shape.threads: the executor's concurrency.
   template <ModelSpec S>
   static constexpr std::size_t memory_bytes(const S& spec, const SessionShape& shape) noexcept {
-    return detail::CpuLayout::of(spec, shape).bytes;
+    return detail::CpuLayout::of(spec, fitted(shape)).bytes;
   }
 
   // shape.threads is the executor's concurrency. The spec and the weights have been checked.

@@ -66,6 +66,7 @@ class Workspace {
 
   // The caller's block: 64-byte aligned, at least `bytes` long, alive as long as this object, of any content.
   static Expected<Workspace> borrow(std::span<std::byte> memory, std::size_t bytes) {
+    if (memory.data() == nullptr) return fail(Errc::invalid_argument, "workspace: no memory was lent");
     if (memory.size() < bytes)
       return fail(Errc::invalid_argument,
                   "workspace: " + number(memory.size()) + " bytes were lent, " + number(bytes) + " are needed");

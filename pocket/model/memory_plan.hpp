@@ -44,7 +44,7 @@ constexpr MemoryPlan memory_plan(const S& spec, const SessionShape& shape, std::
   MemoryPlan p;
   p.weight_bytes = weights;
   p.kv_bytes = KvCache::values(spec, shape.context) * sizeof(f16);
-  p.workspace_bytes = Backend::memory_bytes(spec, fitted(shape)) - p.kv_bytes;
+  p.workspace_bytes = Backend::memory_bytes(spec, shape) - p.kv_bytes;
   p.total_bytes = p.weight_bytes + p.kv_bytes + p.workspace_bytes;
   return p;
 }
