@@ -1,10 +1,11 @@
 // pocket/text: UTF-8 and its stream, byte-pair merging against its definition, pre-tokenizers against pieces written
-// out by hand, the tokenizer on small vocabularies made here, ChatML.
+// out by hand, NFC against utf8proc's own, the tokenizer on small vocabularies made here, ChatML.
 #include <pthread.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdint>
+#include <cstdlib>
 #include <ctime>
 #include <random>
 #include <string>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "pocket/text/chat_template.hpp"
+#include "pocket/text/normalizer.hpp"
 #include "pocket/text/tokenizer.hpp"
 #include "pocket/text/utf8_stream.hpp"
 
@@ -282,6 +284,19 @@ TEST_CASE("Qwen's pieces") {
   REQUIRE(split("qwen2", "a;\r\n\r\nb") == Pieces{"a", ";\r\n\r\n", "b"});
 }
 
+TEST_CASE("Qwen's and Llama's contractions, in either case and with a long s") {
+  for (const char* name : {"qwen2", "llama-bpe"}) {
+    REQUIRE(split(name, "we'Ve it'\xc5\xbf x") == Pieces{"we", "'Ve", " it", "'\xc5\xbf", " x"});
+    REQUIRE(split(name, "a's'x") == Pieces{"a", "'s", "'x"});
+  }
+}
+
+TEST_CASE("Llama 3's pieces: Qwen's, with digits by up to three") {
+  REQUIRE(split("llama-bpe", "1234567 12") == Pieces{"123", "456", "7", " ", "12"});
+  REQUIRE(split("llama-bpe", "a12\xd9\xa3\xd9\xa4z") == Pieces{"a", "12\xd9\xa3", "\xd9\xa4", "z"});
+  REQUIRE(split("llama-bpe", "(x):\n \n\n  b") == Pieces{"(x", "):\n", " \n\n", " ", " b"});
+}
+
 TEST_CASE("white space is Unicode's, not PCRE2's") {
   // U+180E lost the property in Unicode 6.3; U+200B never had it; U+0085 has it.
   REQUIRE(split("gpt-2", "a \xe1\xa0\x8e") == Pieces{"a", " \xe1\xa0\x8e"});
@@ -375,6 +390,125 @@ TEST_CASE("control tokens in a text stay text, unless asked for; user-defined on
   }
 }
 
+namespace {
+
+std::string nfc(std::string_view text) {
+  NfcNormalizer normalizer;
+  std::string out;
+  return normalizer.normalize(text, out) ? out : std::string(text);
+}
+
+// utf8proc's own, which takes the square of a run of marks.
+std::string nfc_of_utf8proc(const std::string& text) {
+  utf8proc_uint8_t* const made = utf8proc_NFC(reinterpret_cast<const utf8proc_uint8_t*>(text.c_str()));
+  if (made == nullptr) FAIL("utf8proc has no memory");
+  std::string out = reinterpret_cast<const char*>(made);
+  std::free(made);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("NFC: composed where there is a composition, marks in order, the rest untouched") {
+  REQUIRE(nfc("") == "");
+  REQUIRE(nfc("plain") == "plain");
+  REQUIRE(nfc("e\xcc\x81") == "\xc3\xa9");
+  REQUIRE(nfc("ae\xcc\x81z") == "a\xc3\xa9z");
+  REQUIRE(nfc("\xe2\x84\xab") == "\xc3\x85");                              // the angstrom sign
+  REQUIRE(nfc("\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab") == "\xed\x95\x9c");  // jamo
+  REQUIRE(nfc("\xea\xb0\x80\xe1\x86\xa8") == "\xea\xb0\x81");              // a syllable and its last jamo
+  REQUIRE(nfc("\xe0\xa5\x98") == "\xe0\xa4\x95\xe0\xa4\xbc");              // excluded from composition
+  REQUIRE(nfc("o\xcc\x82\xcc\xa3") == "\xe1\xbb\x99");                     // dot below comes first
+  REQUIRE(nfc("\xcc\x81") == "\xcc\x81");
+  REQUIRE(nfc("e\xff\xcc\x81") == "e\xff\xcc\x81");  // broken bytes divide
+  REQUIRE(nfc("\xff"
+              "e\xcc\x81\xcc") == "\xff\xc3\xa9\xcc");
+  NfcNormalizer normalizer;
+  std::string out;
+  REQUIRE_FALSE(normalizer.normalize("\xc3\xa9 \xe0\xa4\x95\xe0\xa4\xbc \xe4\xb8\xad", out));
+}
+
+TEST_CASE("NFC equals utf8proc's, character by character and in any company") {
+  std::vector<std::string> marks, all;
+  int quiet = 0;
+  for (std::uint32_t c = 1; c <= 0x10ffff; ++c) {
+    if (c >= 0xd800 && c <= 0xdfff) continue;
+    const std::string s = utf8(c);
+    if (utf8_point(s) != c) FAIL("code point " << c);
+    quiet += is_quiet_in_nfc(c);
+    if (utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class != 0) marks.push_back(s);
+    const std::string composed = nfc_of_utf8proc(s);
+    if (nfc(s) != composed) FAIL("code point " << c);
+    if (composed != s || (c >= 0x1100 && c < 0x1200) || c % 97 == 0) all.push_back(s);
+    if (is_quiet_in_nfc(c) &&
+        (composed != s || utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class))
+      FAIL("code point " << c << " is not quiet");
+    // It joins with nothing before it: no decomposition has it behind its first character.
+    utf8proc_int32_t parts[8];
+    int boundary = 0;
+    const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts, 8, UTF8PROC_DECOMPOSE, &boundary);
+    for (utf8proc_ssize_t i = 1; i < n; ++i)
+      if (is_quiet_in_nfc(static_cast<char32_t>(parts[i]))) FAIL("part of code point " << c << " is quiet");
+  }
+  REQUIRE(quiet > 80000);
+  REQUIRE(marks.size() > 800);
+  std::mt19937 random(11);
+  for (int i = 0; i < 20000; ++i) {
+    std::string text;
+    for (std::size_t n = random() % 12; n > 0; --n) {
+      const auto& from = random() % 2 != 0 ? marks : all;
+      text += random() % 4 == 0 ? std::string(1, "aeoAEO "[random() % 7]) : from[random() % from.size()];
+    }
+    const std::string composed = nfc(text);
+    if (composed != nfc_of_utf8proc(text)) FAIL("text " << text);
+    REQUIRE(nfc(composed) == composed);
+  }
+}
+
+TEST_CASE("a vocabulary that asks for NFC gets it, between special tokens") {
+  Vocab v;
+  const auto e = v.merge("\xc3", "\xa9");
+  const auto end = v.add("<|im_end|>", TokenType::control);
+  const auto user = v.add("e\xcc\x81!", TokenType::user_defined);
+  TokenizerData d = v.data();
+  const auto plain = Tokenizer::create(d);
+  d.normalizer = Normalizer::nfc;
+  const auto t = Tokenizer::create(d);
+  REQUIRE(encode(*plain, "e\xcc\x81") == bytes_of("e\xcc\x81"));
+  REQUIRE(encode(*t, "e\xcc\x81") == Ids{e});
+  REQUIRE(encode(*t, "e<|im_end|>\xcc\x81", true) == Ids{'e', end, 0xcc, 0x81});
+  REQUIRE(encode(*t, "e\xcc\x81!") == Ids{user});
+  REQUIRE(encode(*t, "\xc3\xa9!") == Ids{e, '!'});
+  d.normalized = {user};
+  REQUIRE(encode(*Tokenizer::create(d), "\xc3\xa9!e\xcc\x81!") == Ids{user, user});
+  // Stretches that changed stay in memory as long as their words are remembered.
+  std::string text;
+  Ids expected;
+  for (int i = 0; i < 1000; ++i) {
+    text += "ne\xcc\x81<|im_end|>";
+    expected.insert(expected.end(), {'n', e, end});
+  }
+  REQUIRE(encode(*t, text, true) == expected);
+}
+
+TEST_CASE("ids of a vocabulary outside it are errors that name the field") {
+  const auto message = [](auto change) {
+    TokenizerData d = Vocab().data();
+    change(d);
+    const auto t = Tokenizer::create(d);
+    REQUIRE_FALSE(t);
+    return t.error().message;
+  };
+  REQUIRE(message([](TokenizerData& d) { d.stop_ids = {3, 256}; }).find("tokenizer.ggml.eos_token_id: 256") == 0);
+  REQUIRE(message([](TokenizerData& d) { d.normalized = {-1}; }).find("tokenizer.ggml.tokens: -1") == 0);
+  REQUIRE(message([](TokenizerData& d) { d.unknown_byte = 256; }).find("tokenizer.ggml.unknown_token_id: 256") == 0);
+  REQUIRE(message([](TokenizerData& d) {
+            d.rules = VocabularyRules::hugging_face;
+            d.tokens['b'] = "a";
+            d.fields.tokens = "model.vocab";
+          }).find("model.vocab: token 97 is listed twice") == 0);
+}
+
 TEST_CASE("a byte without a token is left out, and its neighbours do not merge") {
   Vocab v;
   const auto two = v.merge("!", "!");
@@ -436,6 +570,7 @@ TEST_CASE("long runs of one class take linear time on a small stack") {
   struct Job {
     const Tokenizer* tokenizer;
     std::string text;
+    bool same = true;  // the tokens' bytes are the text's
     bool exact = false;
     double seconds = 0;  // of the thread's own work: other programs' load must not fail the test
   };
@@ -448,19 +583,27 @@ TEST_CASE("long runs of one class take linear time on a small stack") {
     };
     const double start = cpu_seconds();
     Ids ids;
-    job.exact = job.tokenizer->encode(job.text, false, ids).has_value() && job.tokenizer->decode(ids) == job.text;
+    job.exact =
+        job.tokenizer->encode(job.text, false, ids).has_value() && (job.tokenizer->decode(ids) == job.text) == job.same;
     job.seconds = cpu_seconds() - start;
     return nullptr;
   };
-  for (const char* pre : {"gpt-2", "smollm", "qwen2"}) {
+  for (const char* pre : {"gpt-2", "smollm", "qwen2", "llama-bpe"}) {
     Vocab v;
     v.pre = pre;
     for (const char* s : {"A", " ", "\n", "7", "!"})
       for (std::string run_of = s; run_of.size() < 64; run_of += run_of) v.merge(run_of, run_of);
     v.add("<|x|>", TokenType::user_defined);
-    const Tokenizer t = v.make();
-    for (const std::string s : {"A", " ", "\n", "7", "!", "\xe4\xb8\xad", "\xff", "<|", " \n", "' "}) {
-      Job job{&t, {}};
+    TokenizerData d = v.data();
+    d.normalizer = Normalizer::nfc;
+    const auto made = Tokenizer::create(d);
+    REQUIRE(made);
+    const Tokenizer& t = *made;
+    // The last: marks in the wrong order, which normalisation exchanges.
+    const std::string disorder = "\xcc\x81\xcc\xa3";
+    for (const std::string s :
+         {"A", " ", "\n", "7", "!", "\xe4\xb8\xad", "\xff", "<|", " \n", "' ", "\xcc\x81\xcc\xa3"}) {
+      Job job{&t, {}, s != disorder};
       while (job.text.size() < 1'000'000) job.text += s;
       job.text += "x";
       pthread_attr_t attributes;
@@ -619,5 +762,7 @@ TEST_CASE("a reply may end with any of the end tokens") {
   d.eos = v.end;
   d.eot = 'z';
   REQUIRE(*ChatTemplate::end_ids(*Tokenizer::create(d)) == Ids{v.end, 'z', v.text_end});
+  d.stop_ids = {'y', v.text_end};
+  REQUIRE(*ChatTemplate::end_ids(*Tokenizer::create(d)) == Ids{v.end, 'z', 'y', v.text_end});
   REQUIRE_FALSE(ChatTemplate::end_ids(Vocab().make()));
 }

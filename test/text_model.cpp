@@ -1,9 +1,10 @@
-// The tokenizer with a real vocabulary, against llama.cpp's tokens (test/peer/tokens.py). Needs the model's file
-// (model_file.hpp); without it nothing is checked, and that is said.
+// The tokenizer with a real vocabulary, against llama.cpp's tokens (test/peer/tokens.py), and its way into a package.
+// Needs the model's file (model_file.hpp); without it nothing is checked, and that is said.
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,6 +13,8 @@
 
 #include "model_file.hpp"
 #include "pocket/files/gguf_tokenizer.hpp"
+#include "pocket/files/hf_tokenizer.hpp"
+#include "pocket/files/hf_tokenizer_writer.hpp"
 #include "pocket/text/utf8_stream.hpp"
 
 using namespace pocket;
@@ -104,4 +107,39 @@ TEST_CASE("a damaged vocabulary is an error that names file and key") {
   const auto t = Tokenizer::create(*data);
   REQUIRE_FALSE(t);
   REQUIRE(t.error().message.find("tokenizer.ggml.merges: entry 100") != std::string::npos);
+}
+
+TEST_CASE("SmolLM2's tokenizer written as Hugging Face's files gives the same tokens") {
+  const auto file = open_model();
+  if (!file) return;
+  std::string directory = (std::filesystem::temp_directory_path() / "pocket-text-XXXXXX").string();
+  REQUIRE(mkdtemp(directory.data()) != nullptr);
+  const auto written =
+      write_hf_text(directory, *tokenizer_data(*file), *file->string_value("tokenizer.chat_template"), false);
+  const auto read = load_hf_tokenizer(directory);
+  const auto chat = load_hf_chat_template(directory);
+  std::filesystem::remove_all(directory);
+  if (!written) FAIL(written.error().message);
+  if (!read) FAIL(read.error().message);
+  REQUIRE(chat);
+  REQUIRE(chat->default_system() == load_chat_template(*file)->default_system());
+  const Tokenizer direct = tokenizer_of(*file);
+  REQUIRE(read->vocab_size() == direct.vocab_size());
+  REQUIRE(*ChatTemplate::end_ids(*read) == *ChatTemplate::end_ids(direct));
+  REQUIRE(read->bos() == direct.bos());
+  REQUIRE(read->add_bos() == direct.add_bos());
+  for (std::size_t i = 0; i < direct.vocab_size(); ++i) {
+    const auto id = static_cast<std::int32_t>(i);
+    if (read->token_bytes(id, true) != direct.token_bytes(id, true) || read->is_control(id) != direct.is_control(id))
+      FAIL("token " << id);
+  }
+  std::ifstream in(POCKET_SOURCE_DIR "/test/data/smollm2_tokens.json");
+  const auto golden = nlohmann::json::parse(in);
+  for (const bool special : {false, true})
+    for (const auto& one : golden.at(special ? "special_cases" : "cases")) {
+      const auto ids = read->encode(one.at("text").get<std::string>(), special);
+      INFO(one.at("text").get<std::string>());
+      REQUIRE(ids);
+      REQUIRE(*ids == one.at("ids").get<Ids>());
+    }
 }

@@ -253,13 +253,14 @@ class HfTokenizerPipeline {
     if (list.empty() || list.size() > 2 || !is_type(*list.back().json, "ByteLevel"))
       return unsupported("pre_tokenizer", "expected ByteLevel, alone or after one Digits or Split");
     const bool split = list.size() == 2 && is_type(*list[0].json, "Split");
+    if (list.size() == 2 && !split && !is_type(*list[0].json, "Digits"))
+      return unsupported(list[0].path + ".type", "expected \"Digits\" or \"Split\"");
     POCKET_CHECK(read_byte_level(list.back(), !split));
     if (list.size() == 1) {
       data.pre = "gpt-2";
       return {};
     }
     if (split) return read_split(list[0], data);
-    if (!is_type(*list[0].json, "Digits")) return unsupported(list[0].path + ".type", "expected Digits or Split");
     POCKET_CHECK(only(*list[0].json, list[0].path, {"type", "individual_digits"}));
     POCKET_CHECK(flag_is(true, *list[0].json, list[0].path, "individual_digits"));
     data.pre = "smollm";
