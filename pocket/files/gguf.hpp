@@ -32,6 +32,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// A GGUF file: its metadata and where its tensors lie, all of it checked when it is opened.
 class GgufFile {
  public:
   // Maps the file; everything returned by this object is valid as long as it, or the object it is moved to, lives.
@@ -77,6 +78,7 @@ class GgufFile {
     return tensor;
   }
 
+  // Is there a metadata entry of this name?
   bool has(std::string_view key) const { return entry(key) != nullptr; }
 
   // Any integer type, not negative.
@@ -95,6 +97,7 @@ class GgufFile {
     return wrong_value(*found, "a floating-point number");
   }
 
+  // A bool, stored as 0 or 1.
   Expected<bool> bool_value(std::string_view key) const {
     POCKET_TRY(found, require_entry(key, "a bool"));
     if (found->type != GgufValueType::boolean) return wrong_value(*found, "a bool");
@@ -110,6 +113,7 @@ class GgufFile {
     return std::string_view(reinterpret_cast<const char*>(found->value.data()), found->value.size());
   }
 
+  // An array of strings, which point into the file.
   Expected<std::vector<std::string_view>> string_array(std::string_view key) const {
     POCKET_TRY(found, require_entry(key, "an array of strings"));
     if (found->type != GgufValueType::array || found->element != GgufValueType::string)

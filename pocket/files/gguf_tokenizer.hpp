@@ -26,6 +26,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// A token id of the metadata; empty where the file has no such key.
 inline Expected<std::optional<std::int32_t>> gguf_token_id(const GgufFile& file, std::string_view key) {
   if (!file.has(key)) return std::optional<std::int32_t>{};
   POCKET_TRY(value, file.unsigned_value(key));
@@ -35,6 +36,7 @@ inline Expected<std::optional<std::int32_t>> gguf_token_id(const GgufFile& file,
   return std::optional<std::int32_t>(static_cast<std::int32_t>(value));
 }
 
+// Token types by id; left empty where the file does not say.
 inline Expected<void> gguf_token_types(const GgufFile& file, std::vector<TokenType>& types) {
   constexpr std::string_view key = "tokenizer.ggml.token_type";
   if (!file.has(key)) return {};
@@ -94,6 +96,7 @@ inline Expected<Tokenizer> load_tokenizer(const GgufFile& file) {
   return tokenizer;
 }
 
+// The template of tokenizer.chat_template, if it is one that chat_template.hpp knows.
 inline Expected<ChatTemplate> load_chat_template(const GgufFile& file) {
   POCKET_TRY(source, file.string_value("tokenizer.chat_template"));
   auto chat = ChatTemplate::from_jinja(source);

@@ -21,6 +21,7 @@ POCKET_NAMESPACE_BEGIN
 // Byte j of a Q4 block holds weight j in its low nibble and weight j + 16 in its high one.
 enum class GgufType : std::uint32_t { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q8_0 = 8, BF16 = 30 };
 
+// A row of the table below.
 struct GgufTypeInfo {
   std::uint32_t number;
   const char* name;
@@ -64,6 +65,7 @@ struct GgufTensor {
   std::span<const std::byte> data;  // empty for a type of unknown block size; aligned only as far as the memory is
 };
 
+// Types of metadata values, by their numbers in the file.
 enum class GgufValueType : std::uint32_t {
   u8 = 0,
   i8 = 1,
@@ -100,6 +102,7 @@ constexpr std::uint64_t gguf_value_bytes(GgufValueType type) noexcept {
   return 0;
 }
 
+// "u32", "string"; "unknown" for a number that is no type.
 constexpr const char* gguf_value_name(GgufValueType type) noexcept {
   constexpr const char* names[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                    "bool", "string", "array", "u64", "i64", "f64"};

@@ -41,6 +41,7 @@ POCKET_NAMESPACE_BEGIN
 // lives.
 class HfDirectory {
  public:
+  // Reads config.json and the headers of all safetensors files; no weights.
   static Expected<HfDirectory> open(const std::string& path) {
     HfDirectory d;
     d.path_ = path;
@@ -61,12 +62,15 @@ class HfDirectory {
   const std::string& path() const noexcept { return path_; }
   const JsonFile& config() const noexcept { return config_; }
 
+  // Where a tensor is: the number of its file, and its number there.
   struct Place {
     std::string name;
     std::size_t shard, tensor;
   };
   const std::vector<Place>& tensors() const noexcept { return tensors_; }  // sorted by name
+  // The file that holds it, for messages.
   const SafetensorsFile& file_of(const Place& p) const noexcept { return shards_[p.shard]; }
+  // Its type, shape and bytes.
   const SafetensorsTensor& tensor_of(const Place& p) const noexcept { return file_of(p).tensors()[p.tensor]; }
 
   // Null if there is none of that name.

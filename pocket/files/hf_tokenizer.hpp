@@ -167,6 +167,7 @@ inline Expected<HfTokenizerData> parse_hf_tokenizer(std::string_view tokenizer_j
   return result;
 }
 
+// What the files say, before a tokenizer is made of it.
 inline Expected<HfTokenizerData> read_hf_tokenizer(const std::string& directory) {
   POCKET_TRY(tokenizer, MappedFile::open(directory + "/tokenizer.json"));
   POCKET_TRY(config, detail::open_if_there(directory + "/tokenizer_config.json"));
@@ -175,6 +176,7 @@ inline Expected<HfTokenizerData> read_hf_tokenizer(const std::string& directory)
                             generation ? detail::text_of(*generation) : std::string_view(), directory);
 }
 
+// The tokenizer of this directory; nothing of the files is needed afterwards.
 inline Expected<Tokenizer> load_hf_tokenizer(const std::string& directory) {
   POCKET_TRY(read, read_hf_tokenizer(directory));
   auto tokenizer = Tokenizer::create(read.data);
@@ -205,6 +207,7 @@ inline Expected<std::optional<std::string>> read_hf_chat_template(const std::str
   return std::optional<std::string>(*value->get_ptr<const std::string*>());
 }
 
+// The chat template of this directory, if it is one that chat_template.hpp knows.
 inline Expected<ChatTemplate> load_hf_chat_template(const std::string& directory) {
   POCKET_TRY(source, read_hf_chat_template(directory));
   if (!source)

@@ -28,6 +28,7 @@ POCKET_NAMESPACE_BEGIN
 
 // Movable; the views stay valid, since a vector keeps its block when it is moved.
 struct HfTokenizerJson {
+  // An entry of model.vocab or of added_tokens.
   struct Token {
     std::string_view text;
     std::int32_t id;

@@ -19,11 +19,13 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// One document, whose root is an object.
 class JsonFile {
  public:
   // More than any published model's; shard indexes are the largest.
   static constexpr std::size_t most_bytes = std::size_t{16} << 20;
 
+  // Reads the file; it may be closed, moved or changed afterwards.
   static Expected<JsonFile> open(const std::string& path) {
     POCKET_TRY(file, MappedFile::open(path));
     return parse({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}, path);
@@ -46,26 +48,31 @@ class JsonFile {
 
   // Null where the field is missing or null.
   const nlohmann::json* find(std::string_view field) const { return find_in(root_, field); }
+  // The same in an object inside the document; null as well where `object` is none.
   static const nlohmann::json* find_in(const nlohmann::json& object, std::string_view field) {
     if (!object.is_object()) return nullptr;
     const auto it = object.find(std::string(field));
     return it == object.end() || it->is_null() ? nullptr : &*it;
   }
 
+  // The error for a field that is not what was expected.
   Error wrong(std::string_view field, const std::string& expected) const {
     return fail(Errc::malformed, name_ + ": " + in_quotes(field) + ": expected " + expected);
   }
 
+  // An integer, not negative.
   Expected<std::uint64_t> unsigned_value(std::string_view field) const {
     const nlohmann::json* const value = find(field);
     if (value == nullptr || !value->is_number_unsigned()) return wrong(field, "an integer, not negative");
     return value->get<std::uint64_t>();
   }
+  // Any number.
   Expected<double> number(std::string_view field) const {
     const nlohmann::json* const value = find(field);
     if (value == nullptr || !value->is_number()) return wrong(field, "a number");
     return value->get<double>();
   }
+  // true or false.
   Expected<bool> boolean(std::string_view field, bool if_absent) const {
     const nlohmann::json* const value = find(field);
     if (value == nullptr) return if_absent;

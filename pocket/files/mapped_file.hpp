@@ -30,6 +30,7 @@ inline Error io_error(const std::string& path, const char* what, int error_numbe
   return fail(Errc::io, path + ": " + what + ": " + std::generic_category().message(error_number));
 }
 
+// Movable; unmaps when it is destroyed.
 class MappedFile {
  public:
   MappedFile() noexcept = default;  // no file, no bytes
@@ -46,6 +47,7 @@ class MappedFile {
     if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
   }
 
+  // Maps the whole file.
   static Expected<MappedFile> open(const std::string& path) {
     if (path.find('\0') != std::string::npos)
       return fail(Errc::invalid_argument, "path: holds a zero byte, which no file name can");

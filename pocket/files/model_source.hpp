@@ -42,6 +42,7 @@ POCKET_NAMESPACE_BEGIN
 // q4_0, q4_1, q8_0: GGUF's blocks of 32 (gguf_types.hpp).
 enum class ElementType : unsigned char { f32, f16, bf16, q4_0, q4_1, q8_0 };
 
+// Floats, as opposed to codes with scales.
 constexpr bool is_float(ElementType type) noexcept { return type <= ElementType::bf16; }
 
 // One tensor, row-major. A vector has one row.
@@ -51,6 +52,7 @@ struct SourceTensor {
   std::size_t rows = 0, cols = 0;
   std::span<const std::byte> data;  // of any alignment
 
+  // Row r's bytes in the file.
   const std::byte* row(std::size_t r) const noexcept { return data.data() + r * (data.size() / rows); }
   // The values of row r: out[cols]. Exact but for the last addition of q4_1, which is rounded to float32.
   void read(std::size_t r, float* out) const noexcept;
@@ -115,6 +117,7 @@ inline void SourceTensor::read(std::size_t r, float* out) const noexcept {
 
 // A packed matrix to be, made of the rows of one tensor or several.
 struct SourceMatrix {
+  // How the rows of the parts follow each other.
   enum class Order : unsigned char { stacked, gate_up };
 
   std::string name;  // in a package: "embedding", "layers.3.qkv"
@@ -126,6 +129,7 @@ struct SourceMatrix {
   WeightFormat format = WeightFormat::w4_g64;  // that it is packed in
   bool exact = false;                          // packed without loss; else quantised from its values
 
+  // A row of one of the parts.
   struct Row {
     const SourceTensor* tensor;
     std::size_t row;
@@ -195,6 +199,7 @@ struct SourceMatrix {
   }
 };
 
+// A norm's weights.
 struct SourceVector {
   std::string name;  // in a package
   SourceTensor tensor;
@@ -214,6 +219,7 @@ struct ModelSource {
   std::vector<SourceMatrix> matrices;
   std::vector<SourceVector> vectors;
 
+  // Is every code taken over as it is, with nothing quantised while packing?
   bool exact() const noexcept {  // nothing is quantised while packing
     for (const SourceMatrix& m : matrices)
       if (!m.exact) return false;

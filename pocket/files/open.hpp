@@ -32,6 +32,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// What a path holds.
 enum class ModelKind : unsigned char { package, hugging_face, gguf };
 
 // Looks at names alone; a file's content is checked when it is opened.
@@ -58,6 +59,7 @@ inline Expected<LoadedModel> open_model(const std::string& path, Executor& execu
   return load_gguf(file, executor, options);
 }
 
+// Text to tokens and back, as the model was trained.
 inline Expected<Tokenizer> open_tokenizer(const std::string& path) {
   POCKET_TRY(kind, model_kind(path));
   if (kind != ModelKind::gguf) return load_hf_tokenizer(path);
@@ -65,6 +67,7 @@ inline Expected<Tokenizer> open_tokenizer(const std::string& path) {
   return load_tokenizer(file);
 }
 
+// How the model wants a conversation to be written.
 inline Expected<ChatTemplate> open_chat_template(const std::string& path) {
   POCKET_TRY(kind, model_kind(path));
   if (kind != ModelKind::gguf) return load_hf_chat_template(path);

@@ -26,6 +26,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// Movable; an uncommitted file is removed when it is destroyed.
 class OutputFile {
  public:
   OutputFile() noexcept = default;  // no file
@@ -38,6 +39,7 @@ class OutputFile {
   }
   ~OutputFile() { discard(); }
 
+  // Opens the temporary. With overwrite == false a target that exists is an error now, and again in commit().
   static Expected<OutputFile> create(const std::string& path, bool overwrite) {
     if (path.empty() || path.find('\0') != std::string::npos)
       return fail(Errc::invalid_argument, "path: is empty or holds a zero byte, which no file name can");
@@ -75,6 +77,7 @@ class OutputFile {
     return {};
   }
 
+  // Syncs the file and gives it its name. The object holds no file afterwards, whatever the outcome.
   Expected<void> commit() {
     if (!is_open()) return fail(Errc::invalid_argument, "commit: the output file is not open");
     if (::fsync(descriptor_) != 0) return give_up("cannot sync", errno);

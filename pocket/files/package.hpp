@@ -6,9 +6,8 @@
 //     metadata   format = "pocket", layout = "1" (of the tile, quant/format.hpp), architecture, and the shape:
 //                layers, hidden, heads, kv_heads, head_dim, ffn, vocab, positions, rms_epsilon, rope_base
 //                and for each matrix   "<tensor>" = "<format> <n> <k> <offset>"    for example "w4_g64 1152 896 0"
-//     tensors    embedding, head (absent where tied), output_norm, layers.N.{attention_norm, q_norm, k_norm, ffn_norm}
-//     as
-//                F32; layers.N.{qkv, output, gate_up, down} as U8, whole tiles (model/weights.hpp says what rows)
+//     tensors    output_norm, layers.N.{attention_norm, q_norm, k_norm, ffn_norm} as F32; embedding, head (absent where
+//                tied), layers.N.{qkv, output, gate_up, down} as U8, whole tiles (model/weights.hpp says what rows)
 // Every tensor lies at a multiple of 64 bytes. Errors name the file and the key or tensor.
 #ifndef POCKET_FILES_PACKAGE_HPP
 #define POCKET_FILES_PACKAGE_HPP

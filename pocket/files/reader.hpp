@@ -26,12 +26,14 @@ POCKET_NAMESPACE_BEGIN
 
 static_assert(std::endian::native == std::endian::little, "tensor data is used as it lies in the file: little-endian");
 
+// a + b, or nothing where 64 bits do not hold it.
 constexpr std::optional<std::uint64_t> checked_add(std::uint64_t a, std::uint64_t b) noexcept {
   std::uint64_t sum = 0;
   if (__builtin_add_overflow(a, b, &sum)) return std::nullopt;
   return sum;
 }
 
+// a * b, or nothing where 64 bits do not hold it.
 constexpr std::optional<std::uint64_t> checked_mul(std::uint64_t a, std::uint64_t b) noexcept {
   std::uint64_t product = 0;
   if (__builtin_mul_overflow(a, b, &product)) return std::nullopt;
@@ -69,6 +71,7 @@ inline std::string in_quotes(std::string_view text) {
   return out;
 }
 
+// Takes a file apart from front to back; nothing is read beyond its end.
 class ByteReader {
  public:
   // `file` is the name for messages; it and the bytes outlive the reader.
@@ -76,6 +79,7 @@ class ByteReader {
 
   std::uint64_t position() const noexcept { return position_; }
   std::uint64_t remaining() const noexcept { return bytes_.size() - position_; }
+  // Bytes [begin, end) of the file; empty where that does not lie inside it.
   std::span<const std::byte> between(std::uint64_t begin, std::uint64_t end) const noexcept {  // begin <= end <= size
     return bytes_.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
   }
@@ -83,6 +87,7 @@ class ByteReader {
   // What is being read, for messages: "tensor 'blk.0.attn_q.weight'".
   void set_place(std::string place) { place_ = std::move(place); }
 
+  // "FILE: PLACE: what"
   Error malformed(std::string_view what) const {
     std::string message{file_};
     message.append(": ");
@@ -90,6 +95,7 @@ class ByteReader {
     return fail(Errc::malformed, message.append(what));
   }
 
+  // The next `count` bytes.
   Expected<std::span<const std::byte>> take(std::uint64_t count, std::string_view field) {
     if (count > remaining())
       return malformed(std::string(field) + " needs " + std::to_string(count) + " bytes at byte " +
@@ -99,6 +105,7 @@ class ByteReader {
     return taken;
   }
 
+  // A number in little-endian order.
   template <class T>
   Expected<T> read(std::string_view field) {
     static_assert(std::is_arithmetic_v<T>);
@@ -144,6 +151,7 @@ class NameIndex {
     return std::nullopt;
   }
 
+  // The number of the item of that name.
   template <class Name>
   std::optional<std::size_t> find(std::string_view wanted, Name name) const {
     const auto at = std::lower_bound(order_.begin(), order_.end(), wanted,

@@ -28,6 +28,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// A file of tensors, mapped or in the caller's memory.
 class SafetensorsFile {
  public:
   // Maps the file; everything returned by this object is valid as long as it, or the object it is moved to, lives.
@@ -80,6 +81,7 @@ class SafetensorsFile {
   // Keys and values of "__metadata__", in the header's order.
   std::span<const std::pair<std::string, std::string>> metadata() const noexcept { return header_.metadata; }
 
+  // The value of one key; empty where there is none.
   std::optional<std::string_view> metadata_value(std::string_view key) const {
     const auto at = header_.metadata_keys.find(key, header_.metadata_key());
     if (!at) return std::nullopt;

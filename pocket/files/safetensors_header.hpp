@@ -31,6 +31,7 @@ POCKET_NAMESPACE_BEGIN
 // The element types that Pocket reads and writes, and `other`: the tensor's dtype_name tells which.
 enum class Dtype : unsigned char { F32, F16, BF16, U8, I8, I32, I64, other };
 
+// A row of the table below.
 struct DtypeInfo {
   std::string_view name;
   std::uint64_t bytes;
@@ -62,6 +63,7 @@ inline constexpr std::size_t safetensors_most_dims = 8;
 inline constexpr std::uint64_t safetensors_most_header_bytes = 100'000'000;  // the format's own limit
 inline constexpr std::string_view safetensors_metadata_key = "__metadata__";
 
+// One tensor as the header has it, and its bytes.
 struct SafetensorsTensor {
   std::string name;
   Dtype dtype = Dtype::other;
@@ -71,14 +73,17 @@ struct SafetensorsTensor {
   std::span<const std::byte> data;   // of any alignment: load_unaligned, or copy
 };
 
+// The header, parsed and checked.
 struct SafetensorsHeader {
   std::vector<SafetensorsTensor> tensors;  // in the header's order
   std::vector<std::pair<std::string, std::string>> metadata;
   NameIndex tensor_names, metadata_keys;
 
+  // For NameIndex: an item's name.
   auto tensor_name() const {
     return [this](std::size_t i) { return std::string_view(tensors[i].name); };
   }
+  // For NameIndex: an entry's key.
   auto metadata_key() const {
     return [this](std::size_t i) { return std::string_view(metadata[i].first); };
   }

@@ -22,6 +22,7 @@ POCKET_NAMESPACE_BEGIN
 class MergeTable {
  public:
   static constexpr std::uint32_t none = 0xffffffffu;  // the rank of a pair that does not merge
+  // left and right join to `merged`; the smallest rank first.
   struct Merge {
     std::int32_t left = -1, right = -1, merged = -1;
     std::uint32_t rank = none;

@@ -15,6 +15,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// Printable bytes do; the others are spelled by characters from U+0100 on.
 constexpr bool byte_stands_for_itself(unsigned byte) noexcept {
   return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);
 }

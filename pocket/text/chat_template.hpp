@@ -32,6 +32,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// One turn of a conversation.
 struct Message {
   std::string role;  // "system", "user" or "assistant"
   std::string content;
@@ -45,11 +46,13 @@ enum class Cached : unsigned char {
   cut,      // a reply that was stopped before <|im_end|>: marker and line end are missing
 };
 
+// How messages are rendered.
 struct ChatOptions {
   bool add_generation_prompt = true;
   Cached cached = Cached::nothing;
 };
 
+// Renders messages as text or tokens. Const and shareable.
 class ChatTemplate {
  public:
   static constexpr std::string_view begin_marker = "<|im_start|>";

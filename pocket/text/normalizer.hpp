@@ -22,6 +22,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// What is done to a text before it is split.
 enum class Normalizer : unsigned char { none, nfc };
 
 // Characters that need no table: each is in NFC by itself, has combining class 0 and joins with nothing before it. They

@@ -35,6 +35,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// One compiled expression; const and shareable.
 class PreTokenizer {
  public:
   // field: what the file calls it, for messages.

@@ -13,6 +13,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// Of one call of encode().
 class RecentPieces {
  public:
   // Appends the tokens of `piece` to `out` if they are remembered; `out` is the vector that remember() spoke of.

@@ -18,8 +18,10 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// Const and shareable after it is made.
 class SpecialMatcher {
  public:
+  // Bytes [begin, end) of the text are token `id`.
   struct Match {
     std::size_t begin = 0, end = 0;
     std::int32_t id = -1;
@@ -48,6 +50,7 @@ class SpecialMatcher {
     return {text.size(), text.size(), -1};
   }
 
+  // The token with exactly this text.
   std::optional<std::int32_t> find(std::string_view text) const noexcept {
     const auto it = std::lower_bound(tokens_.begin(), tokens_.end(), text,
                                      [](const auto& token, std::string_view t) { return token.first < t; });

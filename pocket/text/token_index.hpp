@@ -14,6 +14,7 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// Spelling to id.
 class TokenIndex {
  public:
   TokenIndex() = default;  // finds nothing

@@ -86,10 +86,12 @@ struct TokenizerData {
   TokenizerFields fields;
 };
 
+// Text to token ids and back.
 class Tokenizer {
  public:
   static constexpr std::size_t most_tokens = std::size_t{1} << 24;
 
+  // Errors name the field as the file calls it.
   static Expected<Tokenizer> create(const TokenizerData& data) {
     POCKET_CHECK(check_tables(data));
     POCKET_CHECK(check_ids(data));
@@ -131,6 +133,7 @@ class Tokenizer {
     if (!done) out.resize(before);
     return done;
   }
+  // The same, to a vector of its own.
   Expected<std::vector<std::int32_t>> encode(std::string_view text, bool parse_special = false) const {
     std::vector<std::int32_t> ids;
     POCKET_CHECK(encode(text, parse_special, ids));
@@ -144,6 +147,7 @@ class Tokenizer {
     const auto i = static_cast<std::size_t>(id);
     return std::string_view(bytes_).substr(ends_[i], ends_[i + 1] - ends_[i]);
   }
+  // The bytes of several tokens, joined. Half a character at either end stays half: see utf8_stream.hpp.
   std::string decode(std::span<const std::int32_t> ids, bool with_control = false) const {
     std::string text;
     for (const std::int32_t id : ids) text.append(token_bytes(id, with_control));
@@ -159,12 +163,15 @@ class Tokenizer {
         return static_cast<std::int32_t>(i);
     return std::nullopt;
   }
+  // The control, unknown or user-defined token with exactly this text.
   std::optional<std::int32_t> find_special(std::string_view text) const noexcept {
     const auto id = all_specials_.as_is.find(text);
     return id ? id : all_specials_.normalized.find(text);
   }
 
+  // Is this the id of a token, even of an unused one?
   bool has_id(std::int32_t id) const noexcept { return id >= 0 && static_cast<std::size_t>(id) < types_.size(); }
+  // undefined for an id outside the vocabulary.
   TokenType type(std::int32_t id) const noexcept {
     return has_id(id) ? types_[static_cast<std::size_t>(id)] : TokenType::undefined;
   }
@@ -172,6 +179,7 @@ class Tokenizer {
   bool is_control(std::int32_t id) const noexcept {
     return type(id) == TokenType::control || type(id) == TokenType::unknown;
   }
+  // Can this byte be encoded?
   bool has_byte(unsigned char byte) const noexcept { return byte_ids_[byte] >= 0; }
   std::size_t vocab_size() const noexcept { return types_.size(); }
   // Heap bytes of the tables, which live as long as the tokenizer (special tokens' few kilobytes not counted).

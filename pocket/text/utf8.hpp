@@ -10,12 +10,14 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// How a text begins.
 enum class Utf8Kind : unsigned char {
   whole,   // one well-formed character
   broken,  // bytes that no continuation can mend: the maximal subpart, one U+FFFD in Unicode's recommended practice
   cut,     // a well-formed beginning; the text ends before the character does
 };
 
+// What a text begins with, and how many bytes that takes.
 struct Utf8Front {
   Utf8Kind kind;
   unsigned char bytes;  // 1..4

@@ -20,8 +20,10 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// What becomes of bytes that are no UTF-8.
 enum class Utf8Mode : unsigned char { raw, replace };
 
+// Bytes in pieces of any size in, whole characters out.
 class Utf8Stream {
  public:
   explicit Utf8Stream(Utf8Mode mode = Utf8Mode::raw) noexcept : mode_(mode) {}
