@@ -12,9 +12,14 @@
 #define POCKET_VERSION_PATCH 0
 #define POCKET_VERSION "0.1.0"
 
-#if defined(__FAST_MATH__)
+// Refused where the compiler tells. g++ has a macro for each dangerous part of -ffast-math; clang has them only for the
+// whole and for -ffinite-math-only. What no header can see: clang's -fassociative-math, -freciprocal-math,
+// -funsafe-math-optimizations, -fno-signed-zeros, -fapprox-func alone, or -ffast-math -fno-finite-math-only; and that g++
+// was given -ffast-math at the link step, which makes the whole program flush denormal numbers to zero.
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ != 0) || \
+    defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__)
 #error \
-    "Pocket's results are bit-identical by contract: compile without -ffast-math (NaN, infinity and the order of sums matter)"
+    "Pocket's results are bit-identical by contract: compile without -ffast-math and its parts (NaN, infinity, the sign of zero and the order of sums matter)"
 #endif
 
 #if !defined(__GNUC__) && !defined(__clang__)

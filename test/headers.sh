@@ -7,11 +7,14 @@
 #   hostile  after its system headers, macros that real platforms define (windows.h, X11, complex.h, sysmacros.h,
 #            old macOS, sys/param.h), then the header.
 # Linked into one program and run: a function that is not inline would be defined twice.
-# The last line says how many headers passed and failed; exit code 1 if any failed.
+# Then pocket/pocket.hpp with what embedders turn on besides: stricter warnings, C++23, target flags, optimisation; and
+# with the parts of -ffast-math, which it refuses (those that the compiler shows: see pocket/config.hpp).
+# The last line says how many checks passed and failed; exit code 1 if any failed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 compiler=${1:?usage: test/headers.sh COMPILER [HEADER...]}
 shift
+some=${1:-}
 [ $# -gt 0 ] || mapfile -t -O 1 headers < <(find pocket kernels -name '*.hpp' | sort)
 [ $# -eq 0 ] || headers=("$@")
 if [ ${#headers[@]} -eq 0 ]; then
@@ -83,13 +86,54 @@ check_header() {
   rm -rf "$work"
 }
 
-export -f check_header system_headers
+# check_variant FLAG...: the whole core, instantiated, with more flags.
+check_variant() {
+  local work
+  work=$(mktemp -d -p "$scratch")
+  printf '#include "pocket/pocket.hpp"\ntemplate class pocket::Transformer<pocket::RuntimeSpec>;\n' > "$work/unit.cpp"
+  if "$compiler" "${flags[@]}" "$@" -c "$work/unit.cpp" -o "$work/unit.o" > "$work/log" 2>&1; then
+    echo "ok    pocket/pocket.hpp with $*"
+  else
+    echo "FAIL  pocket/pocket.hpp with $* ($compiler)"
+    head -n 30 "$work/log"
+  fi
+}
+
+# check_refusal FLAG...: stops with our message, and with no flag at all it would not.
+check_refusal() {
+  local said
+  if ! said=$("$compiler" "${flags[@]}" -Wno-error "$@" -fsyntax-only -x c++ pocket/config.hpp 2>&1) &&
+    grep -q 'compile without -ffast-math' <<< "$said"; then
+    echo "ok    refuses $*"
+  else
+    echo "FAIL  refuses $* ($compiler)"
+    head -n 30 <<< "$said"
+  fi
+}
+
+# Not -march=native: where that is AVX-512, g++ 12 warns of its own <immintrin.h>.
+variants=(
+  '-fsyntax-only -Wpedantic -Wsign-conversion -Wold-style-cast -Wcast-qual -Wundef -Wnon-virtual-dtor -Woverloaded-virtual'
+  '-fsyntax-only -std=c++23' '-O2 -march=haswell')
+refused=(-ffast-math -Ofast -ffinite-math-only)
+case $compiler in
+  *clang*) ;;
+  *) refused+=(-funsafe-math-optimizations -freciprocal-math -fno-signed-zeros
+    '-fassociative-math -fno-signed-zeros -fno-trapping-math') ;;
+esac
+all_checks() {
+  printf 'check_header %s\n' "${headers[@]}"
+  [ -n "$some" ] && return
+  printf 'check_variant %s\n' "${variants[@]}"
+  printf 'check_refusal %s\n' "${refused[@]}"
+}
+
+export -f check_header check_variant check_refusal system_headers
 export compiler scratch
 declare -p flags > "$scratch/flags" # arrays do not travel in the environment
-results=$(printf '%s\n' "${headers[@]}" |
-  xargs -P "$(nproc)" -I{} bash -c 'source "$scratch/flags"; check_header {}')
+results=$(all_checks | xargs -P "$(nproc)" -I{} bash -c 'source "$scratch/flags"; {}')
 echo "$results"
 passed=$(grep -c '^ok  ' <<< "$results")
-failed=$((${#headers[@]} - passed))
+failed=$(($(all_checks | wc -l) - passed))
 echo "headers.sh: $compiler: $passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -7,7 +7,7 @@ POCKET_ALWAYS_INLINE void attention_scores(const AttentionChunk& c, std::size_t 
   const float* q = c.q + h0 * c.head_dim;
   const f16* k = c.k;
   for (std::size_t j = 0; j < c.count; j += key_block) {
-    Rows acc[H];
+    Rows acc[static_cast<std::size_t>(H)];
     for (int h = 0; h < H; ++h) acc[h] = zero();
     for (std::size_t d = 0; d < c.head_dim; ++d, k += key_block) {
       const Rows keys = load_f16(reinterpret_cast<const std::byte*>(k));
@@ -24,7 +24,7 @@ POCKET_ALWAYS_INLINE void attention_values(const AttentionChunk& c, std::size_t 
   for (std::size_t d = 0; d < c.head_dim; d += tile_rows) {
     const f16* v = c.v + d;
     const float* p = c.scores + h0 * attention_chunk;
-    Rows acc[H];
+    Rows acc[static_cast<std::size_t>(H)];
     for (int h = 0; h < H; ++h) acc[h] = zero();
     for (std::size_t j = 0; j < c.count; ++j, v += c.head_dim, ++p) {
       const Rows values = load_f16(reinterpret_cast<const std::byte*>(v));
