@@ -5,7 +5,7 @@
 #
 # test/isa/unit.cpp (products, attention, a session) is compiled without target flags and with -march=haswell, at -O0
 # and -O2, and both units are linked in both orders. With qemu-x86_64-static the programs run on an emulated Nehalem
-# (SSE4.2) and Haswell (AVX2) as well.
+# (SSE4.2) and Haswell (AVX2) as well. The examples are compiled as a stranger would, and gemv runs in the same places.
 set -u
 export LC_ALL=C
 source=$1 compiler=$2
@@ -126,6 +126,22 @@ emulated() { # LEVEL
   check "$1, Nehalem: Haswell unit" exits 3 "does not have" $old "./program$1-baseline" haswell
 }
 
+examples() { # FLAG...: gemv and, with files and text, answer
+  for example in gemv answer; do
+    check "$example" "$compiler" -std=c++20 -O2 -pthread -I"$source" "$@" -c "$source/examples/$example.cpp" -o $example.o
+    foreign $example.o >all
+    grep -vE "$tagged" all >outside
+    check "$example: foreign instructions outside pocket::avx2" empty outside
+  done
+  check "gemv: linking" "$compiler" -pthread gemv.o -o gemv
+  if grep -qw avx2 /proc/cpuinfo; then check "gemv here" exits 0 "avx2: y[0] = " ./gemv; fi
+  if command -v qemu-x86_64-static >/dev/null; then
+    check "gemv, Nehalem" exits 0 "portable: y[0] = " qemu-x86_64-static -cpu Nehalem ./gemv
+    check "gemv, Haswell" exits 0 "avx2: y[0] = " qemu-x86_64-static -cpu Haswell ./gemv
+  fi
+}
+
+examples "$@"
 check "main.cpp" "$compiler" -O1 -c "$source/test/isa/main.cpp" -o main.o
 for level in -O0 -O2; do
   check "$level: baseline unit" compile baseline "$level" "$@"
