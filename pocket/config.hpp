@@ -14,8 +14,8 @@
 
 // Refused where the compiler tells. g++ has a macro for each dangerous part of -ffast-math; clang has them only for the
 // whole and for -ffinite-math-only. What no header can see: clang's -fassociative-math, -freciprocal-math,
-// -funsafe-math-optimizations, -fno-signed-zeros, -fapprox-func alone, or -ffast-math -fno-finite-math-only; and that g++
-// was given -ffast-math at the link step, which makes the whole program flush denormal numbers to zero.
+// -funsafe-math-optimizations, -fno-signed-zeros, -fapprox-func alone, or -ffast-math -fno-finite-math-only; and that
+// g++ was given -ffast-math at the link step, which makes the whole program flush denormal numbers to zero.
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ != 0) || \
     defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__)
 #error \
