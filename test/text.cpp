@@ -288,6 +288,8 @@ TEST_CASE("Qwen's and Llama's contractions, in either case and with a long s") {
   for (const char* name : {"qwen2", "llama-bpe"}) {
     REQUIRE(split(name, "we'Ve it'\xc5\xbf x") == Pieces{"we", "'Ve", " it", "'\xc5\xbf", " x"});
     REQUIRE(split(name, "a's'x") == Pieces{"a", "'s", "'x"});
+    REQUIRE(split(name, "a'Sb we'VEry") == Pieces{"a", "'S", "b", " we", "'VE", "ry"});
+    REQUIRE(split(name, "it'\xc5\xbfx") == Pieces{"it", "'\xc5\xbf", "x"});
   }
 }
 

@@ -28,7 +28,7 @@ MARKERS = [
     "<think>2+2</think>4", "<|endoftext|><|endoftext|>", "<|im_end", "<thinking>", "a <|fim_prefix|>b<|fim_suffix|>c<|fim_middle|>", "<|im_start|><|im_start", "<|vision_start|><|image_pad|><|vision_end|>",
 ]
 DIGITS = ["1", "12", "123", "1234", "12345678", "3.14159", "1,000,000", "\u0661\u0662\u0663\u0664", "\u00bd\u2166x\u00b2", "a1b22c333d4444", "2024-01-31T23:59:59Z"]
-WORDS = ["it'\u017f it'S IT'S we'Ll I'VE o'clock 'tis 'Re", "\u01c5 \u2160\u24b6", "\u180e \u200b \u2060x", "a\u0085b\u2028c", "\x1c\x1d\x1e\x1f x", "\r\n \r\r\n\t\n x", "the  quick   brown    fox", "foo(bar)[0]->baz;\r\n\r\n  // end",
+WORDS = ["it'\u017f it'S IT'S we'Ll I'VE o'clock 'tis 'Re", "a'Sb I'LLbe it'\u017fx 'reX we'VEry", "\u01c5 \u2160\u24b6", "\u180e \u200b \u2060x", "a\u0085b\u2028c", "\x1c\x1d\x1e\x1f x", "\r\n \r\r\n\t\n x", "the  quick   brown    fox", "foo(bar)[0]->baz;\r\n\r\n  // end",
          "\u963f\u5f25\u9640\u4f5b\u3002\u5357\u65e0", "mixed \u4e2d\u6587English\u6df7\u5408123\uff0c\u3002", "https://example.org/a?b=c&d=%20#e", "printf(\"%5.2f\\n\", x);", "SELECT * FROM t WHERE a='b';", "<p class=\"x\">&nbsp;</p>"]
 
 
