@@ -4,11 +4,11 @@
 #define POCKET_CORE_STATUS_HPP
 
 #include <cstdio>
+#include <new>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
-#include <variant>
 
 #include "../config.hpp"
 
@@ -27,15 +27,20 @@ enum class Errc : unsigned char {
 
 // The text of messages: "context of " + number(n) + " tokens". std::to_string and std::operator+ are inline functions
 // that all units of a program share: the linker may keep those of a unit that was compiled for a newer processor. These
-// live in this namespace, which spells the unit's target.
+// live in this namespace, which spells the unit's target. None of it is inlined: there is a message at every check, and
+// a tenth of a second of compilation and a kilobyte of code in each would buy nothing.
 class Text {
  public:
-  Text(const char* s) : Text(std::string_view(s)) {}
-  Text(const std::string& s) : Text(std::string_view(s.data(), s.size())) {}
-  Text(std::string_view s) { text_.append(s.data(), s.size()); }
-  operator std::string() && { return std::move(text_); }
+  POCKET_NOINLINE Text(const char* s) : Text(std::string_view(s)) {}
+  POCKET_NOINLINE Text(const std::string& s) : Text(std::string_view(s.data(), s.size())) {}
+  POCKET_NOINLINE Text(std::string_view s) { text_.append(s.data(), s.size()); }
+  POCKET_NOINLINE Text(const Text& other) : Text(other.view()) {}
+  POCKET_NOINLINE Text(Text&& other) noexcept : text_(std::move(other.text_)) {}
+  Text& operator=(const Text&) = delete;
+  POCKET_NOINLINE ~Text() {}
+  POCKET_NOINLINE operator std::string() && { return std::move(text_); }
   // Appends.
-  Text& add(std::string_view s) {
+  POCKET_NOINLINE Text& add(std::string_view s) {
     text_.append(s.data(), s.size());
     return *this;
   }
@@ -44,20 +49,28 @@ class Text {
  private:
   std::string text_;
 };
-inline Text operator+(Text a, const Text& b) { return std::move(a.add(b.view())); }
+POCKET_NOINLINE inline Text operator+(Text a, const Text& b) { return std::move(a.add(b.view())); }
+POCKET_NOINLINE inline Text operator+(Text a, const char* b) { return std::move(a.add(b)); }
+POCKET_NOINLINE inline Text operator+(Text a, const std::string& b) { return std::move(a.add({b.data(), b.size()})); }
+
+namespace detail {
+template <class... T>
+POCKET_NOINLINE Text formatted(const char* format, T... value) {
+  char buffer[64];
+  const int size = std::snprintf(buffer, sizeof buffer, format, value...);
+  return Text(std::string_view(buffer, static_cast<std::size_t>(size)));
+}
+}  // namespace detail
 
 // A number of any arithmetic type as text: %g for floating point.
 template <class T>
 Text number(T value) {
-  char buffer[64];
-  int size;
   if constexpr (std::is_floating_point_v<T>)
-    size = std::snprintf(buffer, sizeof buffer, "%g", static_cast<double>(value));
+    return detail::formatted("%g", static_cast<double>(value));
   else if constexpr (std::is_signed_v<T>)
-    size = std::snprintf(buffer, sizeof buffer, "%lld", static_cast<long long>(value));
+    return detail::formatted("%lld", static_cast<long long>(value));
   else
-    size = std::snprintf(buffer, sizeof buffer, "%llu", static_cast<unsigned long long>(value));
-  return Text(std::string_view(buffer, static_cast<std::size_t>(size)));
+    return detail::formatted("%llu", static_cast<unsigned long long>(value));
 }
 
 // What an Expected holds when there is no value.
@@ -66,28 +79,73 @@ struct Error {
   std::string message;
 };
 
-// A T, or the Error that says why there is none: test it, then take *e, e-> or e.error().
+// An Error, for `return fail(Errc::io, "...")` in a function that returns an Expected.
+[[gnu::cold]] POCKET_NOINLINE inline Error fail(Errc code, std::string message) {
+  return Error{code, std::move(message)};
+}
+
+namespace detail {
+[[gnu::cold]] POCKET_NOINLINE inline void move_error(Error* to, Error& from) noexcept {
+  ::new (static_cast<void*>(to)) Error(std::move(from));
+}
+[[gnu::cold]] POCKET_NOINLINE inline void copy_error(Error* to, const Error& from) {
+  ::new (static_cast<void*>(to)) Error(from);
+}
+[[gnu::cold]] POCKET_NOINLINE inline void destroy_error(Error& e) noexcept { e.~Error(); }
+}  // namespace detail
+
+// A T, or the Error that says why there is none: test it, then take *e, e-> or e.error(). Copies if T does. A plain
+// union: std::variant and std::optional cost several times the compilation, for each T.
 template <class T>
 class [[nodiscard]] Expected {
  public:
-  Expected(T value) : state_(std::in_place_index<0>, std::move(value)) {}
-  Expected(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
+  Expected(T value) noexcept(std::is_nothrow_move_constructible_v<T>) : value_(std::move(value)), ok_(true) {}
+  Expected(Error error) noexcept : ok_(false) { detail::move_error(&error_, error); }
+  Expected(Expected&& other) noexcept(std::is_nothrow_move_constructible_v<T>) : ok_(other.ok_) {
+    if (ok_)
+      ::new (static_cast<void*>(&value_)) T(std::move(other.value_));
+    else
+      detail::move_error(&error_, other.error_);
+  }
+  Expected(const Expected& other)
+    requires std::is_copy_constructible_v<T>
+      : ok_(other.ok_) {
+    if (ok_)
+      ::new (static_cast<void*>(&value_)) T(other.value_);
+    else
+      detail::copy_error(&error_, other.error_);
+  }
+  // T's move constructor does not throw, or this object must not be used after it did.
+  Expected& operator=(Expected other) noexcept(std::is_nothrow_move_constructible_v<T>) {
+    this->~Expected();
+    return *::new (static_cast<void*>(this)) Expected(std::move(other));
+  }
+  ~Expected() {
+    if (ok_)
+      value_.~T();
+    else
+      detail::destroy_error(error_);
+  }
 
-  explicit operator bool() const noexcept { return state_.index() == 0; }
-  bool has_value() const noexcept { return state_.index() == 0; }  // what the conversion to bool says
+  explicit operator bool() const noexcept { return ok_; }
+  bool has_value() const noexcept { return ok_; }  // what the conversion to bool says
 
   // The caller has tested this object: the wrong side is undefined behaviour, as with std::expected.
-  T& operator*() & noexcept { return *std::get_if<0>(&state_); }
-  const T& operator*() const& noexcept { return *std::get_if<0>(&state_); }
-  T&& operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
-  T* operator->() noexcept { return std::get_if<0>(&state_); }
-  const T* operator->() const noexcept { return std::get_if<0>(&state_); }
+  T& operator*() & noexcept { return value_; }
+  const T& operator*() const& noexcept { return value_; }
+  T&& operator*() && noexcept { return std::move(value_); }
+  T* operator->() noexcept { return &value_; }
+  const T* operator->() const noexcept { return &value_; }
   // Of an object that holds none: undefined behaviour.
-  const Error& error() const& noexcept { return *std::get_if<1>(&state_); }
-  Error&& error() && noexcept { return std::move(*std::get_if<1>(&state_)); }  // moved from, for `return`
+  const Error& error() const& noexcept { return error_; }
+  Error&& error() && noexcept { return std::move(error_); }  // moved from, for `return`
 
  private:
-  std::variant<T, Error> state_;
+  union {
+    T value_;
+    Error error_;
+  };
+  bool ok_;
 };
 
 // Success, or an Error: of what gives no value.
@@ -95,7 +153,7 @@ template <>
 class [[nodiscard]] Expected<void> {
  public:
   Expected() noexcept = default;
-  Expected(Error error) : error_(std::move(error)), ok_(false) {}
+  Expected(Error error) noexcept : error_(std::move(error)), ok_(false) {}
 
   explicit operator bool() const noexcept { return ok_; }
   bool has_value() const noexcept { return ok_; }            // what the conversion to bool says
@@ -106,9 +164,6 @@ class [[nodiscard]] Expected<void> {
   Error error_;
   bool ok_ = true;
 };
-
-// An Error, for `return fail(Errc::io, "...")` in a function that returns an Expected.
-inline Error fail(Errc code, std::string message) { return Error{code, std::move(message)}; }
 
 POCKET_NAMESPACE_END
 
