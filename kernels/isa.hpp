@@ -12,9 +12,36 @@
 
 #include "../pocket/config.hpp"
 #include "../pocket/core/status.hpp"
-#include "avx2.hpp"
 #include "kernels.hpp"
-#if !POCKET_SINGLE_TARGET
+
+// Does the program hold an instruction set? A single-target one holds the best that its flags allow.
+#if POCKET_SINGLE_TARGET
+#define POCKET_HOLDS_AVX512VNNI POCKET_TARGET_AVX512VNNI
+#define POCKET_HOLDS_AVX512BW (POCKET_TARGET_AVX512BW && !POCKET_TARGET_AVX512VNNI)
+#define POCKET_HOLDS_AVXVNNI (POCKET_TARGET_AVXVNNI && !POCKET_TARGET_AVX512BW)
+#define POCKET_HOLDS_AVX2 (POCKET_TARGET_AVX2 && !POCKET_TARGET_AVXVNNI && !POCKET_TARGET_AVX512BW)
+#define POCKET_HOLDS_PORTABLE (!POCKET_TARGET_AVX2)
+#else
+#define POCKET_HOLDS_AVX512VNNI POCKET_ARCH_X86
+#define POCKET_HOLDS_AVX512BW POCKET_ARCH_X86
+#define POCKET_HOLDS_AVXVNNI POCKET_ARCH_X86
+#define POCKET_HOLDS_AVX2 POCKET_ARCH_X86
+#define POCKET_HOLDS_PORTABLE 1
+#endif
+
+#if POCKET_HOLDS_AVX512VNNI
+#include "avx512vnni.hpp"
+#endif
+#if POCKET_HOLDS_AVX512BW
+#include "avx512bw.hpp"
+#endif
+#if POCKET_HOLDS_AVXVNNI
+#include "avxvnni.hpp"
+#endif
+#if POCKET_HOLDS_AVX2
+#include "avx2.hpp"
+#endif
+#if POCKET_HOLDS_PORTABLE
 #include "portable.hpp"
 #endif
 
@@ -30,10 +57,19 @@ namespace detail {
 inline bool always() noexcept { return true; }
 inline constexpr IsaEntry isa_list[] = {
 // best first
-#if POCKET_ARCH_X86
+#if POCKET_HOLDS_AVX512VNNI
+    {&avx512vnni_kernels, &cpu_has_avx512vnni},
+#endif
+#if POCKET_HOLDS_AVX512BW
+    {&avx512bw_kernels, &cpu_has_avx512bw},
+#endif
+#if POCKET_HOLDS_AVXVNNI
+    {&avxvnni_kernels, &cpu_has_avxvnni},
+#endif
+#if POCKET_HOLDS_AVX2
     {&avx2_kernels, &cpu_has_avx2},
 #endif
-#if !POCKET_SINGLE_TARGET
+#if POCKET_HOLDS_PORTABLE
     {&portable_kernels, &always},
 #endif
 };

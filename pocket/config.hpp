@@ -1,9 +1,9 @@
 // Pocket: version, the library's namespace, and every macro that a user may set.
 //
 //   POCKET_SINGLE_TARGET   0 or 1. With 1 the CPU backend holds one instruction set, the best that the compiler's
-//                          target flags allow, and dispatches nothing. Default: 1 where those flags already allow the
-//                          best instruction set that Pocket has for the architecture (-mavx2 -mfma -mf16c), else 0:
-//                          all instruction sets are built and one is chosen when the program starts.
+//                          target flags allow, and dispatches nothing. Default: 1 where those flags ask for more than
+//                          the architecture's baseline (-mavx2 -mfma -mf16c, or -march=haswell and later), else 0: all
+//                          instruction sets are built and one is chosen when the program starts.
 #ifndef POCKET_CONFIG_HPP
 #define POCKET_CONFIG_HPP
 
@@ -32,12 +32,31 @@
 #define POCKET_ARCH_X86 0
 #endif
 
-#ifndef POCKET_SINGLE_TARGET
+// What the compiler's target flags allow, by the names of kernels/.
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#define POCKET_SINGLE_TARGET 1
+#define POCKET_TARGET_AVX2 1
 #else
-#define POCKET_SINGLE_TARGET 0
+#define POCKET_TARGET_AVX2 0
 #endif
+#if POCKET_TARGET_AVX2 && defined(__AVXVNNI__)
+#define POCKET_TARGET_AVXVNNI 1
+#else
+#define POCKET_TARGET_AVXVNNI 0
+#endif
+#if POCKET_TARGET_AVX2 && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
+    defined(__AVX512DQ__)
+#define POCKET_TARGET_AVX512BW 1
+#else
+#define POCKET_TARGET_AVX512BW 0
+#endif
+#if POCKET_TARGET_AVX512BW && defined(__AVX512VNNI__)
+#define POCKET_TARGET_AVX512VNNI 1
+#else
+#define POCKET_TARGET_AVX512VNNI 0
+#endif
+
+#ifndef POCKET_SINGLE_TARGET
+#define POCKET_SINGLE_TARGET POCKET_TARGET_AVX2
 #endif
 
 // Two units of one program may be compiled for different targets. Their inline functions hold different instructions,
@@ -72,6 +91,16 @@
 #else
 #define POCKET_TAG_AVX512F
 #endif
+#ifdef __AVX512BW__
+#define POCKET_TAG_AVX512BW bw
+#else
+#define POCKET_TAG_AVX512BW
+#endif
+#ifdef __AVXVNNI__
+#define POCKET_TAG_AVXVNNI _avxvnni
+#else
+#define POCKET_TAG_AVXVNNI
+#endif
 #ifdef __AVX512VNNI__
 #define POCKET_TAG_VNNI _vnni
 #else
@@ -98,12 +127,12 @@
 #define POCKET_TAG_SINGLE
 #endif
 
-#define POCKET_PASTE_(a, b, c, d, e, f, g, h, i, j, k, l) a##b##c##d##e##f##g##h##i##j##k##l
-#define POCKET_PASTE(a, b, c, d, e, f, g, h, i, j, k, l) POCKET_PASTE_(a, b, c, d, e, f, g, h, i, j, k, l)
-#define POCKET_ABI                                                                                       \
-  POCKET_PASTE(v0, POCKET_TAG_SSE4, POCKET_TAG_AVX, POCKET_TAG_AVX2, POCKET_TAG_FMA, POCKET_TAG_F16C,    \
-               POCKET_TAG_AVX512F, POCKET_TAG_VNNI, POCKET_TAG_DOTPROD, POCKET_TAG_I8MM, POCKET_TAG_SVE, \
-               POCKET_TAG_SINGLE)
+#define POCKET_PASTE_(a, b, c, d, e, f, g, h, i, j, k, l, m, n) a##b##c##d##e##f##g##h##i##j##k##l##m##n
+#define POCKET_PASTE(a, b, c, d, e, f, g, h, i, j, k, l, m, n) POCKET_PASTE_(a, b, c, d, e, f, g, h, i, j, k, l, m, n)
+#define POCKET_ABI                                                                                               \
+  POCKET_PASTE(v0, POCKET_TAG_SSE4, POCKET_TAG_AVX, POCKET_TAG_AVX2, POCKET_TAG_FMA, POCKET_TAG_F16C,            \
+               POCKET_TAG_AVXVNNI, POCKET_TAG_AVX512F, POCKET_TAG_AVX512BW, POCKET_TAG_VNNI, POCKET_TAG_DOTPROD, \
+               POCKET_TAG_I8MM, POCKET_TAG_SVE, POCKET_TAG_SINGLE)
 
 #define POCKET_NAMESPACE_BEGIN \
   namespace pocket {           \

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "emulated_vnni.hpp"
 #include "kernels/isa.hpp"
 #include "kernels/reference.hpp"
 #include "pocket/quant/pack.hpp"
@@ -24,6 +25,10 @@ std::vector<const Kernels*> runnable() {
     else
       std::cout << "skipped: instruction set " << e.kernels->name << ", which this CPU does not have\n";
   }
+#if POCKET_ARCH_X86
+  if (x86_features().avx2) all.push_back(&emulated_avxvnni_kernels);
+  if (x86_features().avx512) all.push_back(&emulated_avx512vnni_kernels);
+#endif
   return all;
 }
 

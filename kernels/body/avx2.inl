@@ -1,0 +1,193 @@
+// 256-bit primitives of x86, over the dot instruction `Dot` of the file that includes this (x86_dot.inl), with
+//   Dot::add_16(sums, q, a)     int32 lanes: sums + the products of int16 neighbours
+// Four rows share a register of codes; a tile is four of them x two planes = eight sums, four broadcast activations,
+// the mask, and two registers of codes: fifteen of sixteen. 8-bit codes are widened to int16 and meet the whole 16-bit
+// activation: 64 * 127 * 32639 < 2^31. Included inside the instruction set's namespace and target region, after Dot and
+// keep_here. No include guard.
+
+struct Rows {
+  __m256 v[2];
+};
+struct RowsI {
+  __m256i v[2];
+};
+
+POCKET_ALWAYS_INLINE Rows zero() { return {{_mm256_setzero_ps(), _mm256_setzero_ps()}}; }
+POCKET_ALWAYS_INLINE Rows broadcast(float x) { return {{_mm256_set1_ps(x), _mm256_set1_ps(x)}}; }
+POCKET_ALWAYS_INLINE Rows add(Rows a, Rows b) {
+  return {{_mm256_add_ps(a.v[0], b.v[0]), _mm256_add_ps(a.v[1], b.v[1])}};
+}
+POCKET_ALWAYS_INLINE Rows multiply(Rows a, Rows b) {
+  return {{_mm256_mul_ps(a.v[0], b.v[0]), _mm256_mul_ps(a.v[1], b.v[1])}};
+}
+POCKET_ALWAYS_INLINE Rows fma(Rows a, Rows b, Rows c) {
+  return {{_mm256_fmadd_ps(a.v[0], b.v[0], c.v[0]), _mm256_fmadd_ps(a.v[1], b.v[1], c.v[1])}};
+}
+POCKET_ALWAYS_INLINE Rows load_f16(const std::byte* p) {
+  return {{_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+           _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))}};
+}
+POCKET_ALWAYS_INLINE Rows load(const float* p) { return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}}; }
+POCKET_ALWAYS_INLINE void store(float* p, Rows a) {
+  _mm256_storeu_ps(p, a.v[0]);
+  _mm256_storeu_ps(p + 8, a.v[1]);
+}
+POCKET_ALWAYS_INLINE Rows to_float(RowsI a) { return {{_mm256_cvtepi32_ps(a.v[0]), _mm256_cvtepi32_ps(a.v[1])}}; }
+
+POCKET_ALWAYS_INLINE __m256i load_256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+POCKET_ALWAYS_INLINE __m256i broadcast_64(const void* p) {
+  return _mm256_castpd_si256(_mm256_broadcast_sd(static_cast<const double*>(p)));
+}
+
+// Row r of `low` (rows 0..3, two neighbouring int32 each) and of `high` (rows 4..7) to one int32 a row, in order.
+POCKET_ALWAYS_INLINE __m256i add_pairs(__m256i low, __m256i high) {
+  return _mm256_permute4x64_epi64(_mm256_hadd_epi32(low, high), 0xd8);
+}
+
+// ---- 4-bit codes ----------------------------------------------------------------------------------------------------
+
+// 4-bit: quad[s][i] holds rows 4i..4i+3, columns 8s..8s+7, one code a byte. 8-bit codes are used where they lie.
+struct Unpacked {
+  __m256i quad[8][4];
+  const std::byte* codes;
+};
+
+// Rows 4i..4i+3 of block b: columns 16b..16b+7 to low, 16b+8..16b+15 to high.
+struct FromTile {
+  const std::byte* codes;
+  POCKET_ALWAYS_INLINE void get(std::size_t b, std::size_t i, __m256i& low, __m256i& high) const {
+    const __m256i mask = _mm256_set1_epi8(15);
+    const __m256i two = load_256(codes + (i / 2 * 4 + b) * 64 + i % 2 * 32);
+    low = _mm256_and_si256(two, mask);
+    high = _mm256_and_si256(_mm256_srli_epi16(two, 4), mask);
+  }
+};
+struct FromUnpacked {
+  const Unpacked& u;
+  POCKET_ALWAYS_INLINE void get(std::size_t b, std::size_t i, __m256i& low, __m256i& high) const {
+    low = u.quad[2 * b][i];
+    high = u.quad[2 * b + 1][i];
+  }
+};
+
+template <class Format>
+POCKET_ALWAYS_INLINE void unpack(const std::byte* codes, Unpacked& u) {
+  if constexpr (Format::bits == 4) {
+#pragma GCC unroll 4
+    for (std::size_t b = 0; b < 4; ++b)
+#pragma GCC unroll 4
+      for (std::size_t i = 0; i < 4; ++i) FromTile{codes}.get(b, i, u.quad[2 * b][i], u.quad[2 * b + 1][i]);
+  } else {
+    u.codes = codes;
+  }
+}
+
+using Register = __m256i;
+inline constexpr std::size_t parts = 4;
+
+POCKET_ALWAYS_INLINE void join(RowsI& sum, Register t0, Register t1, Register t2, Register t3) {
+  sum.v[0] = add_pairs(t0, t1);
+  sum.v[1] = add_pairs(t2, t3);
+}
+
+#include "x86_dot.inl"
+
+// ---- 8-bit codes ----------------------------------------------------------------------------------------------------
+
+// Eight activations of a step as int16, in both halves of the register.
+template <class Form>
+POCKET_ALWAYS_INLINE __m256i load_step_16(const std::int8_t* codes, std::size_t step) {
+  const std::int8_t* p = codes + step * 8 * Form::bytes_per_code;
+  if constexpr (Form::bytes_per_code == 2) {
+    const __m128i both = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m128i hi = _mm_slli_epi16(_mm_cvtepi8_epi16(both), 8);
+    return _mm256_broadcastsi128_si256(_mm_add_epi16(hi, _mm_cvtepi8_epi16(_mm_srli_si128(both, 8))));
+  } else {
+    return _mm256_broadcastsi128_si256(_mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+}
+
+// Two rows a register while summing (four int32 each), rows in order at the end.
+template <class Format, class Form>
+POCKET_ALWAYS_INLINE void dot_8bit(const std::byte* codes, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
+  for (std::size_t g = 0; g < Format::groups; ++g) {
+    for (std::size_t half = 0; half < 2; ++half) {
+      __m256i rows[4];  // rows 2i, 2i+1
+#pragma GCC unroll 4
+      for (std::size_t s = 0; s < 4; ++s) {
+        const std::size_t step = g * 4 + s;
+        const __m256i a16 = load_step_16<Form>(a, step);
+#pragma GCC unroll 4
+        for (std::size_t i = 0; i < 4; ++i) {
+          const auto* q = reinterpret_cast<const __m128i*>(codes + (half * 8 + step) * 64 + i * 16);
+          const __m256i q16 = _mm256_cvtepi8_epi16(_mm_loadu_si128(q));
+          rows[i] = s == 0 ? _mm256_madd_epi16(q16, a16) : Dot::add_16(rows[i], q16, a16);
+        }
+      }
+      // hadd works within 128-bit lanes: rows 0,2 | 1,3 and 4,6 | 5,7, then 0,2,4,6 | 1,3,5,7.
+      const __m256i quads = _mm256_hadd_epi32(_mm256_hadd_epi32(rows[0], rows[1]), _mm256_hadd_epi32(rows[2], rows[3]));
+      sum[g].v[half] = _mm256_permutevar8x32_epi32(quads, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    }
+  }
+}
+
+// ---- what the loops call --------------------------------------------------------------------------------------------
+
+template <class Format, class Form>
+POCKET_ALWAYS_INLINE void dot_packed(const std::byte* codes, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
+  if constexpr (Format::bits == 4)
+    dot_4bit<Format, Form>(FromTile{codes}, a, sum);
+  else
+    dot_8bit<Format, Form>(codes, a, sum);
+}
+
+template <class Format, class Form>
+POCKET_ALWAYS_INLINE void dot(const Unpacked& u, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
+  if constexpr (Format::bits == 4)
+    dot_4bit<Format, Form>(FromUnpacked{u}, a, sum);
+  else
+    dot_8bit<Format, Form>(u.codes, a, sum);
+}
+
+// Quantises 64 floats (see quant/activations.hpp).
+template <class Form>
+POCKET_ALWAYS_INLINE void prepare_group(const float* a, std::int8_t* codes, GroupScale& scale) {
+  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+  __m256i top = _mm256_setzero_si256();
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) top = _mm256_max_epi32(top, _mm256_and_si256(magnitude, load_256(a + 8 * i)));
+  __m128i t = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+  t = _mm_max_epi32(t, _mm_shuffle_epi32(t, 0x4e));
+  t = _mm_max_epi32(t, _mm_shuffle_epi32(t, 0xb1));
+  const float max = _mm_cvtss_f32(_mm_castsi128_ps(t));  // as integers NaN > infinity > the rest
+  const bool finite = _mm_cvtsi128_si32(t) < 0x7f800000;
+  const bool live = finite && max >= smallest_activation;
+  scale.t = finite ? (live ? max / Form::range : 0.0f) : __builtin_nanf("");
+  const __m256 inverse = _mm256_set1_ps(live ? Form::range / max : 0.0f);
+  __m256i half[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    __m256i q0 = _mm256_setzero_si256(), q1 = q0;
+    if (live) {
+      q0 = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(a + 16 * i), inverse));
+      q1 = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(a + 16 * i + 8), inverse));
+    }
+    half[i / 2] = _mm256_add_epi32(half[i / 2], _mm256_add_epi32(q0, q1));
+    const __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(q0, q1), 0xd8);  // 16 int16 in order
+    if constexpr (Form::bytes_per_code == 2) {
+      const __m256i hi = _mm256_srai_epi16(_mm256_add_epi16(w, _mm256_set1_epi16(128)), 8);
+      const __m256i lo = _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes + 32 * i), _mm256_packs_epi16(hi, lo));
+    } else {
+      const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + 16 * i), bytes);
+    }
+  }
+  const __m256i sums = _mm256_hadd_epi32(half[0], half[1]);
+  __m128i s = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+  s = _mm_hadd_epi32(s, s);  // first half's sum, second half's sum
+  const int first = _mm_cvtsi128_si32(s), second = _mm_extract_epi32(s, 1);
+  scale.sum = scale.t * static_cast<float>(first + second);
+  scale.half[0] = scale.t * static_cast<float>(first);
+  scale.half[1] = scale.t * static_cast<float>(second);
+}

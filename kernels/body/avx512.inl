@@ -1,0 +1,172 @@
+// 512-bit primitives of x86, over the dot instruction `Dot` of the file that includes this (x86_dot.inl), with
+//   Dot::add_16(sums, q, a)     int32 lanes: sums + the products of int16 neighbours
+// Eight rows share a register of codes. A tile unpacked is sixteen of them; beside two halves x two planes of sums and
+// the activations they stay in registers while many tokens pass. Included inside the instruction set's namespace and
+// target region, after Dot and keep_here. No include guard.
+
+struct Rows {
+  __m512 v;
+};
+struct RowsI {
+  __m512i v;
+};
+
+POCKET_ALWAYS_INLINE Rows zero() { return {_mm512_setzero_ps()}; }
+POCKET_ALWAYS_INLINE Rows broadcast(float x) { return {_mm512_set1_ps(x)}; }
+POCKET_ALWAYS_INLINE Rows add(Rows a, Rows b) { return {_mm512_add_ps(a.v, b.v)}; }
+POCKET_ALWAYS_INLINE Rows multiply(Rows a, Rows b) { return {_mm512_mul_ps(a.v, b.v)}; }
+POCKET_ALWAYS_INLINE Rows fma(Rows a, Rows b, Rows c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+POCKET_ALWAYS_INLINE Rows load_f16(const std::byte* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+POCKET_ALWAYS_INLINE Rows load(const float* p) { return {_mm512_loadu_ps(p)}; }
+POCKET_ALWAYS_INLINE void store(float* p, Rows a) { _mm512_storeu_ps(p, a.v); }
+POCKET_ALWAYS_INLINE Rows to_float(RowsI a) { return {_mm512_cvtepi32_ps(a.v)}; }
+
+POCKET_ALWAYS_INLINE __m512i load_512(const void* p) { return _mm512_loadu_si512(p); }
+POCKET_ALWAYS_INLINE __m512i broadcast_64(const void* p) {
+  return _mm512_broadcastq_epi64(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
+}
+
+// Two lanes a row in `low` (rows 0..7) and `high` (rows 8..15), to one lane a row.
+POCKET_ALWAYS_INLINE RowsI add_pairs(__m512i low, __m512i high) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  return {_mm512_add_epi32(_mm512_permutex2var_epi32(low, even, high), _mm512_permutex2var_epi32(low, odd, high))};
+}
+
+// ---- 4-bit codes ----------------------------------------------------------------------------------------------------
+
+struct Unpacked {
+  __m512i block[2][8];  // [half][columns 8s..8s+7]
+  const std::byte* codes;
+};
+
+struct FromTile {
+  const std::byte* codes;
+  POCKET_ALWAYS_INLINE void get(std::size_t b, std::size_t half, __m512i& low, __m512i& high) const {
+    const __m512i mask = _mm512_set1_epi8(15);
+    const __m512i two = load_512(codes + (half * 4 + b) * 64);
+    low = _mm512_and_si512(two, mask);
+    high = _mm512_and_si512(_mm512_srli_epi16(two, 4), mask);
+  }
+};
+struct FromUnpacked {
+  const Unpacked& u;
+  POCKET_ALWAYS_INLINE void get(std::size_t b, std::size_t half, __m512i& low, __m512i& high) const {
+    low = u.block[half][2 * b];
+    high = u.block[half][2 * b + 1];
+  }
+};
+
+template <class Format>
+POCKET_ALWAYS_INLINE void unpack(const std::byte* codes, Unpacked& u) {
+  if constexpr (Format::bits == 4) {
+#pragma GCC unroll 2
+    for (std::size_t half = 0; half < 2; ++half)
+#pragma GCC unroll 4
+      for (std::size_t b = 0; b < 4; ++b) FromTile{codes}.get(b, half, u.block[half][2 * b], u.block[half][2 * b + 1]);
+  } else {
+    u.codes = codes;
+  }
+}
+
+using Register = __m512i;
+inline constexpr std::size_t parts = 2;
+
+POCKET_ALWAYS_INLINE void join(RowsI& sum, Register t0, Register t1) { sum = add_pairs(t0, t1); }
+
+#include "x86_dot.inl"
+
+// ---- 8-bit codes ----------------------------------------------------------------------------------------------------
+
+// Eight activations of a step as int16, in each quarter of the register.
+template <class Form>
+POCKET_ALWAYS_INLINE __m512i load_step_16(const std::int8_t* codes, std::size_t step) {
+  const std::int8_t* p = codes + step * 8 * Form::bytes_per_code;
+  if constexpr (Form::bytes_per_code == 2) {
+    const __m128i both = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m128i hi = _mm_slli_epi16(_mm_cvtepi8_epi16(both), 8);
+    return _mm512_broadcast_i32x4(_mm_add_epi16(hi, _mm_cvtepi8_epi16(_mm_srli_si128(both, 8))));
+  } else {
+    return _mm512_broadcast_i32x4(_mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+}
+
+// Four rows a register while summing, four int32 each.
+template <class Format, class Form>
+POCKET_ALWAYS_INLINE void dot_8bit(const std::byte* codes, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
+  for (std::size_t g = 0; g < Format::groups; ++g) {
+    __m512i quad[4];  // rows 4i..4i+3
+#pragma GCC unroll 4
+    for (std::size_t s = 0; s < 4; ++s) {
+      const std::size_t step = g * 4 + s;
+      const __m512i a16 = load_step_16<Form>(a, step);
+#pragma GCC unroll 4
+      for (std::size_t i = 0; i < 4; ++i) {
+        const auto* q = reinterpret_cast<const __m256i*>(codes + (i / 2 * 8 + step) * 64 + i % 2 * 32);
+        const __m512i q16 = _mm512_cvtepi8_epi16(_mm256_loadu_si256(q));
+        quad[i] = s == 0 ? _mm512_madd_epi16(q16, a16) : Dot::add_16(quad[i], q16, a16);
+      }
+    }
+    // Rows of four lanes to rows of two, rows 0..7 and 8..15, then to one.
+    const __m512i first = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29);
+    const __m512i second = _mm512_setr_epi32(2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31);
+    const auto halve = [&](__m512i x, __m512i y) POCKET_INLINE_LAMBDA {
+      return _mm512_add_epi32(_mm512_permutex2var_epi32(x, first, y), _mm512_permutex2var_epi32(x, second, y));
+    };
+    sum[g] = add_pairs(halve(quad[0], quad[1]), halve(quad[2], quad[3]));
+  }
+}
+
+// ---- what the loops call --------------------------------------------------------------------------------------------
+
+template <class Format, class Form>
+POCKET_ALWAYS_INLINE void dot_packed(const std::byte* codes, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
+  if constexpr (Format::bits == 4)
+    dot_4bit<Format, Form>(FromTile{codes}, a, sum);
+  else
+    dot_8bit<Format, Form>(codes, a, sum);
+}
+
+template <class Format, class Form>
+POCKET_ALWAYS_INLINE void dot(const Unpacked& u, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
+  if constexpr (Format::bits == 4)
+    dot_4bit<Format, Form>(FromUnpacked{u}, a, sum);
+  else
+    dot_8bit<Format, Form>(u.codes, a, sum);
+}
+
+// Quantises 64 floats (see quant/activations.hpp): four registers of sixteen.
+template <class Form>
+POCKET_ALWAYS_INLINE void prepare_group(const float* a, std::int8_t* codes, GroupScale& scale) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  __m512i top = _mm512_setzero_si512();
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) top = _mm512_max_epi32(top, _mm512_and_si512(magnitude, load_512(a + 16 * i)));
+  const int t = _mm512_reduce_max_epi32(top);
+  const float max = __builtin_bit_cast(float, t);  // as integers NaN > infinity > the rest
+  const bool finite = t < 0x7f800000;
+  const bool live = finite && max >= smallest_activation;
+  scale.t = finite ? (live ? max / Form::range : 0.0f) : __builtin_nanf("");
+  const __m512 inverse = _mm512_set1_ps(live ? Form::range / max : 0.0f);
+  __m512i half[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i q =
+        live ? _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(a + 16 * i), inverse)) : _mm512_setzero_si512();
+    half[i / 2] = _mm512_add_epi32(half[i / 2], q);
+    if constexpr (Form::bytes_per_code == 2) {
+      const __m256i w = _mm512_cvtepi32_epi16(q);  // in order
+      const __m256i hi = _mm256_srai_epi16(_mm256_add_epi16(w, _mm256_set1_epi16(128)), 8);
+      const __m256i lo = _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes + 32 * i), _mm256_packs_epi16(hi, lo));
+    } else {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + 16 * i), _mm512_cvtepi32_epi8(q));
+    }
+  }
+  const int first = _mm512_reduce_add_epi32(half[0]), second = _mm512_reduce_add_epi32(half[1]);
+  scale.sum = scale.t * static_cast<float>(first + second);
+  scale.half[0] = scale.t * static_cast<float>(first);
+  scale.half[1] = scale.t * static_cast<float>(second);
+}
