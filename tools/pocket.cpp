@@ -24,7 +24,7 @@ void add_run_options(CLI::App& app, RunOptions& o, bool with_context = true) {
   app.add_option("--activations", o.activations, "a16 (16 bits) or a8 (8 bits: faster prompts, less exact)")
       ->check(CLI::IsMember({"a16", "a8"}))
       ->capture_default_str();
-  app.add_option("--isa", o.isa, "instruction set, as `inspect` names them (default: $POCKET_ISA, or the best that runs here)");
+  app.add_option("--isa", o.isa, "instruction set (default: $POCKET_ISA, or the best that runs here)");
   if (with_context)
     app.add_option("--context", o.context,
                    "positions for prompt and answer together (default: 4096 or the model's limit)")
