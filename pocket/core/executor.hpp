@@ -4,13 +4,13 @@
 #define POCKET_CORE_EXECUTOR_HPP
 
 #include <pthread.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -63,7 +63,8 @@ class ThreadPool final : public Executor {
  public:
   // threads: 0 means as many as the machine has cores.
   static Expected<std::unique_ptr<ThreadPool>> create(unsigned threads = 0) {
-    if (threads == 0) threads = cores();
+    if (threads == 0) threads = std::thread::hardware_concurrency();
+    if (threads == 0) threads = 1;
     constexpr unsigned most = 1024;
     if (threads > most)
       return fail(Errc::invalid_argument,
@@ -128,12 +129,6 @@ class ThreadPool final : public Executor {
   ThreadPool() = default;
 
   static constexpr int spin_rounds = 2000;  // pauses of some 10 to 70 ns: 20 to 140 microseconds
-
-  // As std::thread::hardware_concurrency, without what <thread> brings along.
-  static unsigned cores() noexcept {
-    const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
-    return online > 0 ? static_cast<unsigned>(online) : 1;
-  }
 
   static void pause() noexcept {
 #if POCKET_ARCH_X86
