@@ -11,7 +11,6 @@
 #include <cstdint>
 
 #include "cpuid.hpp"
-#include "elementwise.hpp"
 #include "kernels.hpp"
 
 #if defined(__clang__)
@@ -52,6 +51,8 @@ struct Dot {
 
 #include "body/avx2.inl"
 // after the primitives
+#include "body/exp.inl"
+// before attention
 #include "body/attention.inl"
 #include "body/matmul.inl"
 #include "body/prepare.inl"
@@ -68,7 +69,7 @@ POCKET_NAMESPACE_END
 
 POCKET_NAMESPACE_BEGIN
 
-inline constexpr Kernels avx2_kernels{Isa::avx2, "avx2", &avx2::prepare, &avx2::matmul, &avx2::attention};
+inline constexpr Kernels avx2_kernels{Isa::avx2, "avx2", &avx2::prepare, &avx2::matmul, &avx2::gate, &avx2::attention};
 
 inline bool cpu_has_avx2() noexcept { return x86_features().avx2; }
 

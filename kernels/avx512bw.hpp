@@ -11,7 +11,6 @@
 #include <cstdint>
 
 #include "cpuid.hpp"
-#include "elementwise.hpp"
 #include "kernels.hpp"
 
 #if defined(__clang__)
@@ -55,6 +54,8 @@ struct Dot {
 
 #include "body/avx512.inl"
 // after the primitives
+#include "body/exp.inl"
+// before attention
 #include "body/attention.inl"
 #include "body/matmul.inl"
 #include "body/prepare.inl"
@@ -72,8 +73,8 @@ POCKET_NAMESPACE_END
 
 POCKET_NAMESPACE_BEGIN
 
-inline constexpr Kernels avx512bw_kernels{Isa::avx512bw, "avx512bw", &avx512bw::prepare, &avx512bw::matmul,
-                                          &avx512bw::attention};
+inline constexpr Kernels avx512bw_kernels{Isa::avx512bw,     "avx512bw",      &avx512bw::prepare,
+                                          &avx512bw::matmul, &avx512bw::gate, &avx512bw::attention};
 
 inline bool cpu_has_avx512bw() noexcept { return x86_features().avx512; }
 

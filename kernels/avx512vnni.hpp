@@ -11,7 +11,6 @@
 #include <cstdint>
 
 #include "cpuid.hpp"
-#include "elementwise.hpp"
 #include "kernels.hpp"
 
 #if defined(__clang__)
@@ -53,6 +52,8 @@ struct Dot {
 
 #include "body/avx512.inl"
 // after the primitives
+#include "body/exp.inl"
+// before attention
 #include "body/attention.inl"
 #include "body/matmul.inl"
 #include "body/prepare.inl"
@@ -70,8 +71,8 @@ POCKET_NAMESPACE_END
 
 POCKET_NAMESPACE_BEGIN
 
-inline constexpr Kernels avx512vnni_kernels{Isa::avx512vnni, "avx512vnni", &avx512vnni::prepare, &avx512vnni::matmul,
-                                            &avx512vnni::attention};
+inline constexpr Kernels avx512vnni_kernels{Isa::avx512vnni,     "avx512vnni",      &avx512vnni::prepare,
+                                            &avx512vnni::matmul, &avx512vnni::gate, &avx512vnni::attention};
 
 inline bool cpu_has_avx512vnni() noexcept { return x86_features().avx512vnni; }
 

@@ -11,7 +11,6 @@
 #include <cstdint>
 
 #include "cpuid.hpp"
-#include "elementwise.hpp"
 #include "kernels.hpp"
 
 #if defined(__clang__)
@@ -50,6 +49,8 @@ struct Dot {
 
 #include "body/avx2.inl"
 // after the primitives
+#include "body/exp.inl"
+// before attention
 #include "body/attention.inl"
 #include "body/matmul.inl"
 #include "body/prepare.inl"
@@ -66,8 +67,8 @@ POCKET_NAMESPACE_END
 
 POCKET_NAMESPACE_BEGIN
 
-inline constexpr Kernels avxvnni_kernels{Isa::avxvnni, "avxvnni", &avxvnni::prepare, &avxvnni::matmul,
-                                         &avxvnni::attention};
+inline constexpr Kernels avxvnni_kernels{Isa::avxvnni,     "avxvnni",      &avxvnni::prepare,
+                                         &avxvnni::matmul, &avxvnni::gate, &avxvnni::attention};
 
 inline bool cpu_has_avxvnni() noexcept { return x86_features().avxvnni; }
 

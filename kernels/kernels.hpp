@@ -71,6 +71,9 @@ struct Kernels {
   void (*prepare)(const float* x, std::size_t x_stride, const Activations& a) noexcept = nullptr;
   // The row blocks [block_begin, block_end) of a product: see Matmul.
   void (*matmul)(const Matmul&, std::size_t block_begin, std::size_t block_end) noexcept = nullptr;
+  // y[i*y_stride + r] = silu(both[32*i + r]) * both[32*i + 16 + r] for r in [0, 16), i in [0, m), silu(x) = x /
+  // (1 + e^-x): the outputs of a row block of the gate and of the up projection. silu(-infinity) is -0, silu(NaN) NaN.
+  void (*gate)(const float* both, std::size_t m, float* y, std::size_t y_stride) noexcept = nullptr;
   // One chunk: see AttentionChunk.
   void (*attention)(const AttentionChunk&) noexcept = nullptr;
 };

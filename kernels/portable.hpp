@@ -14,7 +14,6 @@
 #include <cstring>
 
 #include "../pocket/config.hpp"
-#include "elementwise.hpp"
 #include "kernels.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -24,6 +23,8 @@ namespace portable {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
+
+inline constexpr int heads_at_once = 4, rows_at_once = 1;  // attention.inl
 
 // Kept in memory, since a vector's length may be unknown to the compiler.
 struct Rows {
@@ -45,22 +46,42 @@ POCKET_ALWAYS_INLINE Rows broadcast(float x) {
   return r;
 }
 POCKET_ALWAYS_INLINE Rows zero() { return broadcast(0.0f); }
-POCKET_ALWAYS_INLINE Rows add(const Rows& a, const Rows& b) {
+// r[i] = f(d, a[i], b[i], ...) for each vector of lanes.
+template <class F, class... R>
+POCKET_ALWAYS_INLINE Rows map(F&& f, const R&... rows) {
   Rows r;
-  for_lanes([&](auto d, std::size_t i) { hn::Store(hn::Add(hn::Load(d, a.v + i), hn::Load(d, b.v + i)), d, r.v + i); });
+  for_lanes([&](auto d, std::size_t i) { hn::Store(f(d, hn::Load(d, rows.v + i)...), d, r.v + i); });
   return r;
+}
+POCKET_ALWAYS_INLINE Rows add(const Rows& a, const Rows& b) {
+  return map([](auto, auto x, auto y) { return hn::Add(x, y); }, a, b);
+}
+POCKET_ALWAYS_INLINE Rows subtract(const Rows& a, const Rows& b) {
+  return map([](auto, auto x, auto y) { return hn::Sub(x, y); }, a, b);
 }
 POCKET_ALWAYS_INLINE Rows multiply(const Rows& a, const Rows& b) {
-  Rows r;
-  for_lanes([&](auto d, std::size_t i) { hn::Store(hn::Mul(hn::Load(d, a.v + i), hn::Load(d, b.v + i)), d, r.v + i); });
-  return r;
+  return map([](auto, auto x, auto y) { return hn::Mul(x, y); }, a, b);
+}
+POCKET_ALWAYS_INLINE Rows divide(const Rows& a, const Rows& b) {
+  return map([](auto, auto x, auto y) { return hn::Div(x, y); }, a, b);
 }
 POCKET_ALWAYS_INLINE Rows fma(const Rows& a, const Rows& b, const Rows& c) {
-  Rows r;
-  for_lanes([&](auto d, std::size_t i) {
-    hn::Store(hn::MulAdd(hn::Load(d, a.v + i), hn::Load(d, b.v + i), hn::Load(d, c.v + i)), d, r.v + i);
-  });
-  return r;
+  return map([](auto, auto x, auto y, auto z) { return hn::MulAdd(x, y, z); }, a, b, c);
+}
+POCKET_ALWAYS_INLINE Rows less_select(const Rows& a, const Rows& b, const Rows& x, const Rows& y) {
+  return map([](auto, auto l, auto r, auto yes, auto no) { return hn::IfThenElse(hn::Lt(l, r), yes, no); }, a, b, x, y);
+}
+POCKET_ALWAYS_INLINE Rows round(const Rows& a) {
+  return map([](auto, auto x) { return hn::Round(x); }, a);
+}
+POCKET_ALWAYS_INLINE Rows power_of_two(const Rows& n) {
+  return map(
+      [](auto d, auto x) {
+        const hn::RebindToSigned<decltype(d)> di;
+        const auto number = hn::IfThenElse(hn::Eq(x, x), x, hn::Zero(d));  // no integer stands for NaN
+        return hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, number), hn::Set(di, 127))));
+      },
+      n);
 }
 POCKET_ALWAYS_INLINE Rows load(const float* p) {
   Rows r;
@@ -186,11 +207,13 @@ POCKET_ALWAYS_INLINE void prepare_group(const float* a, std::int8_t* codes, Grou
   scale.half[1] = scale.t * static_cast<float>(half[1]);
 }
 
+#include "body/exp.inl"
+// before attention
 #include "body/attention.inl"
 #include "body/matmul.inl"
 #include "body/prepare.inl"
 
-inline constexpr Kernels table{Isa::portable, "portable", &prepare, &matmul, &attention};
+inline constexpr Kernels table{Isa::portable, "portable", &prepare, &matmul, &gate, &attention};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace portable

@@ -4,7 +4,6 @@
 #define POCKET_TEST_EMULATED_VNNI_HPP
 
 #include "kernels/cpuid.hpp"
-#include "kernels/elementwise.hpp"
 #include "kernels/kernels.hpp"
 
 #if POCKET_ARCH_X86
@@ -48,6 +47,8 @@ struct Dot {
 
 #include "../kernels/body/avx2.inl"
 // after the primitives
+#include "../kernels/body/exp.inl"
+// before attention
 #include "../kernels/body/attention.inl"
 #include "../kernels/body/matmul.inl"
 #include "../kernels/body/prepare.inl"
@@ -99,6 +100,8 @@ struct Dot {
 
 #include "../kernels/body/avx512.inl"
 // after the primitives
+#include "../kernels/body/exp.inl"
+// before attention
 #include "../kernels/body/attention.inl"
 #include "../kernels/body/matmul.inl"
 #include "../kernels/body/prepare.inl"
@@ -116,10 +119,17 @@ POCKET_NAMESPACE_END
 
 POCKET_NAMESPACE_BEGIN
 
-inline constexpr Kernels emulated_avxvnni_kernels{Isa::avxvnni, "avxvnni, emulated", &emulated_avxvnni::prepare,
-                                                  &emulated_avxvnni::matmul, &emulated_avxvnni::attention};
-inline constexpr Kernels emulated_avx512vnni_kernels{Isa::avx512vnni, "avx512vnni, emulated",
-                                                     &emulated_avx512vnni::prepare, &emulated_avx512vnni::matmul,
+inline constexpr Kernels emulated_avxvnni_kernels{Isa::avxvnni,
+                                                  "avxvnni, emulated",
+                                                  &emulated_avxvnni::prepare,
+                                                  &emulated_avxvnni::matmul,
+                                                  &emulated_avxvnni::gate,
+                                                  &emulated_avxvnni::attention};
+inline constexpr Kernels emulated_avx512vnni_kernels{Isa::avx512vnni,
+                                                     "avx512vnni, emulated",
+                                                     &emulated_avx512vnni::prepare,
+                                                     &emulated_avx512vnni::matmul,
+                                                     &emulated_avx512vnni::gate,
                                                      &emulated_avx512vnni::attention};
 
 POCKET_NAMESPACE_END

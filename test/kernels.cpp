@@ -273,6 +273,93 @@ TEST_CASE("a changed nibble, scale or minimum shows, in its own row") {
   }
 }
 
+TEST_CASE("the gate, also where exp leaves its range") {
+  constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> gates = {-87.3f, -88.1f, -88.5f, -104, -1e4f, -inf, inf,   nan,    89,
+                              -0.0f,  0,      1,      -1,   20,    -20,  3e38f, -3e38f, 88.7f};
+  Random random(1);
+  while (gates.size() % 16 != 0 || gates.size() < 50000) gates.push_back(random.normal() * 20);
+  for (const Kernels* kernels : runnable())
+    for (std::size_t stride : {16u, 48u}) {
+      const std::size_t m = gates.size() / 16;
+      Guarded<float> both(2 * gates.size()), y((m - 1) * stride + 16);
+      for (std::size_t i = 0; i < gates.size(); ++i) {
+        both[i / 16 * 32 + i % 16] = gates[i];
+        both[i / 16 * 32 + 16 + i % 16] = i % 2 != 0 ? 1.0f : -2.0f;
+      }
+      for (float& v : y) v = 77.0f;
+      kernels->gate(both.data(), m, y.data(), stride);
+      for (std::size_t i = 0; i < gates.size(); ++i) {
+        const double g = static_cast<double>(gates[i]), up = i % 2 != 0 ? 1 : -2;
+        const float got = y[i / 16 * stride + i % 16];
+        INFO(kernels->name << ": gate " << g << " gives " << got);
+        if (std::isnan(g)) {
+          REQUIRE(std::isnan(got));
+        } else if (std::isinf(g)) {
+          REQUIRE(static_cast<double>(got) == (g > 0 ? g * up : 0.0));
+        } else {
+          // exp's three units, the sum's, the quotient's and the product's half; e^88.37 stands for all beyond
+          const double want = g / (1 + std::exp(-g)) * up;
+          if (!(std::fabs(static_cast<double>(got) - want) <= 6 * reference::unit * std::fabs(want) + 1e-36)) FAIL();
+        }
+      }
+      for (std::size_t i = 0; stride > 16 && i + 1 < m; ++i) REQUIRE(y[i * stride + 16] == 77.0f);
+    }
+}
+
+// A head of one dimension is what its query and key multiply to: keys are the scores.
+TEST_CASE("softmax with scores far below zero, masked ones and NaN") {
+  constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (const Kernels* kernels : runnable()) {
+    struct Result {
+      float max, sum;
+      std::vector<float> out;  // column d of the values is 1 at position d, else 0: the exponentials of 16 positions
+    };
+    const auto softmax = [&](const std::vector<float>& scores, float query) {
+      const std::size_t n = scores.size();
+      std::vector<float> q(16, 0.0f), scratch(attention_chunk);
+      q[0] = query;
+      std::vector<f16> k(div_up(n, key_block) * key_block * 16, f16{0}), v(n * 16, f16{0});
+      for (std::size_t j = 0; j < n; ++j) k[j / 16 * 256 + j % 16] = to_f16(scores[j]);
+      for (std::size_t j = 0; j < n && j < 16; ++j) v[j * 16 + j] = to_f16(1.0f);
+      Result r{0, 0, std::vector<float>(16)};
+      kernels->attention({q.data(), k.data(), v.data(), n, 1, 16, scratch.data(), r.out.data(), &r.max, &r.sum});
+      return r;
+    };
+    INFO(kernels->name);
+    for (std::size_t n : {1u, 2u, 5u, 16u, 255u, 256u}) {
+      Random random(n);
+      std::vector<float> scores(n);
+      for (float& s : scores) s = to_float(to_f16(-600 + 3 * random.normal()));
+      const Result r = softmax(scores, 100);
+      double top = -1e300, total = 0;
+      for (float s : scores) top = std::fmax(top, static_cast<double>(100 * s));
+      REQUIRE(static_cast<double>(r.max) == top);
+      for (float s : scores) total += std::exp(static_cast<double>(100 * s) - top);
+      REQUIRE(std::fabs(static_cast<double>(r.sum) - total) <= (static_cast<double>(n) + 4) * reference::unit * total);
+      for (std::size_t j = 0; j < n && j < 16; ++j) {
+        const double want = std::exp(static_cast<double>(100 * scores[j]) - top);
+        REQUIRE(std::fabs(static_cast<double>(r.out[j]) - want) <= 3 * reference::unit * want + 1.2e-38);
+      }
+    }
+    const Result masked = softmax(std::vector<float>(9, -inf), 1);
+    REQUIRE(masked.max == -inf);
+    REQUIRE(masked.sum == 0.0f);
+    REQUIRE(masked.out == std::vector<float>(16, 0.0f));
+    for (std::size_t at : {0u, 4u, 8u}) {
+      std::vector<float> bad(9, 1.0f);
+      bad[at] = nan;
+      const Result r = softmax(bad, 1);
+      REQUIRE(std::isnan(r.sum));
+      REQUIRE(std::isnan(r.max));
+    }
+    const Result wide = softmax({-87.0f, -88.125f, -104, -1e4f, -inf, 0}, 1);
+    REQUIRE(wide.out[0] > 0.0f);
+    for (std::size_t j : {1u, 2u, 3u, 4u}) REQUIRE(wide.out[j] == 0.0f);
+    REQUIRE(wide.out[5] == 1.0f);
+  }
+}
+
 TEST_CASE("attention over a chunk matches the formula") {
   for (const Kernels* kernels : runnable())
     for (std::size_t head_dim : {16u, 64u, 128u})

@@ -27,6 +27,7 @@ struct TalkOptions {
 struct BenchOptions {
   std::size_t prompt = 512, generate = 128, depth = 0, batch = 128;
   int repeat = 5;
+  bool profile = false;
 };
 
 struct SynthesizeOptions {

@@ -114,6 +114,7 @@ int run(int argc, char** argv) {
   bench_app->add_option("--repeat", bench_options.repeat, "runs after the warm-up")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  bench_app->add_flag("--profile", bench_options.profile, "where a decoded token's time goes");
   bench_app->add_flag("--json", json, "for scripts");
 
   try {

@@ -1,56 +1,93 @@
 // One chunk of attention (see AttentionChunk), written once over an instruction set's Rows: sixteen positions side by
-// side for the scores, sixteen columns of the head for the values. Up to four query heads share each conversion of K
-// and V: eight accumulators of eight lanes, enough to cover the latency of a fused multiply-add on two ports. Included
-// inside an instruction set's namespace and target region. No include guard.
-template <int H>
-POCKET_ALWAYS_INLINE void attention_scores(const AttentionChunk& c, std::size_t h0) {
+// side for the scores, sixteen columns of the head for the values. `heads_at_once` query heads share each conversion of
+// K and V, `rows_at_once` Rows each broadcast of a query or weight: at least eight accumulators, which cover the
+// latency of a fused multiply-add (4 cycles) on two ports, and fewer loads than multiply-adds. Included inside an
+// instruction set's namespace and target region, after exp.inl. No include guard.
+
+// Scores of W blocks of keys from position j on, for H heads from h0 on. Keys come some lines early into the cache, and
+// as many lines of the values as are read of the keys.
+template <int H, int W>
+POCKET_ALWAYS_INLINE void attention_scores(const AttentionChunk& c, std::size_t h0, std::size_t j) {
+  constexpr std::size_t ahead = 1024;  // values, 2 KB: half a page
+  const std::size_t block = key_block * c.head_dim;
   const float* q = c.q + h0 * c.head_dim;
-  const f16* k = c.k;
-  for (std::size_t j = 0; j < c.count; j += key_block) {
-    Rows acc[static_cast<std::size_t>(H)];
-    for (int h = 0; h < H; ++h) acc[h] = zero();
-    for (std::size_t d = 0; d < c.head_dim; ++d, k += key_block) {
-      const Rows keys = load_f16(reinterpret_cast<const std::byte*>(k));
-#pragma GCC unroll 4
-      for (int h = 0; h < H; ++h)
-        acc[h] = fma(broadcast(q[static_cast<std::size_t>(h) * c.head_dim + d]), keys, acc[h]);
+  const f16 *k = c.k + j * c.head_dim, *v = c.v + j * c.head_dim;
+  Rows acc[H][W];
+  for (int h = 0; h < H; ++h)
+    for (int w = 0; w < W; ++w) acc[h][w] = zero();
+  for (std::size_t d = 0; d < c.head_dim; ++d, ++q, k += key_block, v += key_block) {
+    Rows keys[W];
+#pragma GCC unroll 2
+    for (int w = 0; w < W; ++w) {
+      keys[w] = load_f16(reinterpret_cast<const std::byte*>(k + static_cast<std::size_t>(w) * block));
+      if (d % 2 == 0) {
+        __builtin_prefetch(k + static_cast<std::size_t>(w) * block + ahead);
+        __builtin_prefetch(v + static_cast<std::size_t>(w) * block, 0, 2);
+      }
     }
-    for (int h = 0; h < H; ++h) store(c.scores + (h0 + static_cast<std::size_t>(h)) * attention_chunk + j, acc[h]);
+#pragma GCC unroll 8
+    for (int h = 0; h < H; ++h) {
+      const Rows query = broadcast(q[static_cast<std::size_t>(h) * c.head_dim]);
+#pragma GCC unroll 2
+      for (int w = 0; w < W; ++w) acc[h][w] = fma(query, keys[w], acc[h][w]);
+    }
   }
+  float* scores = c.scores + h0 * attention_chunk + j;
+  for (int h = 0; h < H; ++h)
+    for (int w = 0; w < W; ++w)
+      store(scores + static_cast<std::size_t>(h) * attention_chunk + static_cast<std::size_t>(w) * key_block,
+            acc[h][w]);
 }
 
-template <int H>
-POCKET_ALWAYS_INLINE void attention_values(const AttentionChunk& c, std::size_t h0) {
-  for (std::size_t d = 0; d < c.head_dim; d += tile_rows) {
-    const f16* v = c.v + d;
-    const float* p = c.scores + h0 * attention_chunk;
-    Rows acc[static_cast<std::size_t>(H)];
-    for (int h = 0; h < H; ++h) acc[h] = zero();
-    for (std::size_t j = 0; j < c.count; ++j, v += c.head_dim, ++p) {
-      const Rows values = load_f16(reinterpret_cast<const std::byte*>(v));
-#pragma GCC unroll 4
-      for (int h = 0; h < H; ++h)
-        acc[h] = fma(broadcast(p[static_cast<std::size_t>(h) * attention_chunk]), values, acc[h]);
+// Columns d..d+16W-1 of the output, for H heads from h0 on.
+template <int H, int W>
+POCKET_ALWAYS_INLINE void attention_values(const AttentionChunk& c, std::size_t h0, std::size_t d) {
+  const f16* v = c.v + d;
+  const float* p = c.scores + h0 * attention_chunk;
+  Rows acc[H][W];
+  for (int h = 0; h < H; ++h)
+    for (int w = 0; w < W; ++w) acc[h][w] = zero();
+  for (std::size_t j = 0; j < c.count; ++j, v += c.head_dim, ++p) {
+    Rows values[W];
+#pragma GCC unroll 2
+    for (int w = 0; w < W; ++w)
+      values[w] = load_f16(reinterpret_cast<const std::byte*>(v + static_cast<std::size_t>(w) * tile_rows));
+#pragma GCC unroll 8
+    for (int h = 0; h < H; ++h) {
+      const Rows weight = broadcast(p[static_cast<std::size_t>(h) * attention_chunk]);
+#pragma GCC unroll 2
+      for (int w = 0; w < W; ++w) acc[h][w] = fma(weight, values[w], acc[h][w]);
     }
-    for (int h = 0; h < H; ++h) store(c.out + (h0 + static_cast<std::size_t>(h)) * c.head_dim + d, acc[h]);
   }
+  float* out = c.out + h0 * c.head_dim + d;
+  for (int h = 0; h < H; ++h)
+    for (int w = 0; w < W; ++w)
+      store(out + static_cast<std::size_t>(h) * c.head_dim + static_cast<std::size_t>(w) * tile_rows, acc[h][w]);
 }
 
 template <int H>
 void attention_heads(const AttentionChunk& c, std::size_t h0) {
-  attention_scores<H>(c, h0);
+  constexpr std::size_t keys = rows_at_once * key_block, columns = rows_at_once * tile_rows;
+  std::size_t j = 0, d = 0;
+  for (; j + keys <= c.count; j += keys) attention_scores<H, rows_at_once>(c, h0, j);
+  for (; j < c.count; j += key_block) attention_scores<H, 1>(c, h0, j);
   for (std::size_t h = h0; h < h0 + H; ++h)
-    elementwise::softmax_partial(c.scores + h * attention_chunk, c.count, c.max[h], c.sum[h]);
-  attention_values<H>(c, h0);
+    softmax_partial(c.scores + h * attention_chunk, c.count, c.max[h], c.sum[h]);
+  for (; d + columns <= c.head_dim; d += columns) attention_values<H, rows_at_once>(c, h0, d);
+  for (; d < c.head_dim; d += tile_rows) attention_values<H, 1>(c, h0, d);
+}
+
+// The heads from h0 on that fill no whole group: H of them, or fewer.
+template <int H>
+void attention_rest(const AttentionChunk& c, std::size_t h0) {
+  if constexpr (H > 0) {
+    if (c.heads - h0 == H) return attention_heads<H>(c, h0);
+    attention_rest<H - 1>(c, h0);
+  }
 }
 
 inline void attention(const AttentionChunk& c) noexcept {
   std::size_t h = 0;
-  for (; h + 4 <= c.heads; h += 4) attention_heads<4>(c, h);
-  switch (c.heads - h) {
-    case 3: return attention_heads<3>(c, h);
-    case 2: return attention_heads<2>(c, h);
-    case 1: return attention_heads<1>(c, h);
-    default: return;
-  }
+  for (; h + heads_at_once <= c.heads; h += heads_at_once) attention_heads<heads_at_once>(c, h);
+  attention_rest<heads_at_once - 1>(c, h);
 }

@@ -5,6 +5,8 @@
 // activation: 64 * 127 * 32639 < 2^31. Included inside the instruction set's namespace and target region, after Dot and
 // keep_here. No include guard.
 
+inline constexpr int heads_at_once = 4, rows_at_once = 1;  // attention.inl: eight registers of sums
+
 struct Rows {
   __m256 v[2];
 };
@@ -23,6 +25,26 @@ POCKET_ALWAYS_INLINE Rows multiply(Rows a, Rows b) {
 POCKET_ALWAYS_INLINE Rows fma(Rows a, Rows b, Rows c) {
   return {{_mm256_fmadd_ps(a.v[0], b.v[0], c.v[0]), _mm256_fmadd_ps(a.v[1], b.v[1], c.v[1])}};
 }
+POCKET_ALWAYS_INLINE Rows subtract(Rows a, Rows b) {
+  return {{_mm256_sub_ps(a.v[0], b.v[0]), _mm256_sub_ps(a.v[1], b.v[1])}};
+}
+POCKET_ALWAYS_INLINE Rows divide(Rows a, Rows b) {
+  return {{_mm256_div_ps(a.v[0], b.v[0]), _mm256_div_ps(a.v[1], b.v[1])}};
+}
+POCKET_ALWAYS_INLINE __m256 less_select(__m256 a, __m256 b, __m256 x, __m256 y) {
+  return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+POCKET_ALWAYS_INLINE Rows less_select(Rows a, Rows b, Rows x, Rows y) {
+  return {{less_select(a.v[0], b.v[0], x.v[0], y.v[0]), less_select(a.v[1], b.v[1], x.v[1], y.v[1])}};
+}
+POCKET_ALWAYS_INLINE Rows round(Rows a) {
+  constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {{_mm256_round_ps(a.v[0], nearest), _mm256_round_ps(a.v[1], nearest)}};
+}
+POCKET_ALWAYS_INLINE __m256 power_of_two(__m256 n) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+}
+POCKET_ALWAYS_INLINE Rows power_of_two(Rows n) { return {{power_of_two(n.v[0]), power_of_two(n.v[1])}}; }
 POCKET_ALWAYS_INLINE Rows load_f16(const std::byte* p) {
   return {{_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))}};

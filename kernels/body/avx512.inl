@@ -4,6 +4,8 @@
 // the activations they stay in registers while many tokens pass. Included inside the instruction set's namespace and
 // target region, after Dot and keep_here. No include guard.
 
+inline constexpr int heads_at_once = 8, rows_at_once = 2;  // attention.inl: sixteen registers of sums
+
 struct Rows {
   __m512 v;
 };
@@ -16,6 +18,18 @@ POCKET_ALWAYS_INLINE Rows broadcast(float x) { return {_mm512_set1_ps(x)}; }
 POCKET_ALWAYS_INLINE Rows add(Rows a, Rows b) { return {_mm512_add_ps(a.v, b.v)}; }
 POCKET_ALWAYS_INLINE Rows multiply(Rows a, Rows b) { return {_mm512_mul_ps(a.v, b.v)}; }
 POCKET_ALWAYS_INLINE Rows fma(Rows a, Rows b, Rows c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+POCKET_ALWAYS_INLINE Rows subtract(Rows a, Rows b) { return {_mm512_sub_ps(a.v, b.v)}; }
+POCKET_ALWAYS_INLINE Rows divide(Rows a, Rows b) { return {_mm512_div_ps(a.v, b.v)}; }
+POCKET_ALWAYS_INLINE Rows less_select(Rows a, Rows b, Rows x, Rows y) {
+  return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), y.v, x.v)};
+}
+POCKET_ALWAYS_INLINE Rows round(Rows a) {
+  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+POCKET_ALWAYS_INLINE Rows power_of_two(Rows n) {
+  return {
+      _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23))};
+}
 POCKET_ALWAYS_INLINE Rows load_f16(const std::byte* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }

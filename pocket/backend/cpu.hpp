@@ -10,6 +10,7 @@
 #define POCKET_BACKEND_CPU_HPP
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +44,8 @@ inline constexpr std::size_t attention_tokens = 8;
 
 // Offsets in bytes of everything that a session of the CPU backend owns.
 struct CpuLayout {
-  std::size_t cache, residual, qkv, attended, gated, logits, codes, scales, rotary, inverse_frequency, partial, workers;
+  std::size_t cache, residual, qkv, attended, gated, logits, codes, scales, rotary, inverse_frequency, partial,
+      open_chunks, workers;
   std::size_t worker_floats;  // of scratch per worker
   std::size_t bytes;
 
@@ -64,6 +66,7 @@ struct CpuLayout {
     c.rotary = l.add<float>(m * s.head_dim);
     c.inverse_frequency = l.add<double>(s.head_dim / 2);
     c.partial = l.add<float>(div_up(shape.context, attention_chunk) * s.heads * (s.head_dim + 2));
+    c.open_chunks = l.add<std::uint32_t>(s.kv_heads);
     const std::size_t attention =
         group * (attention_chunk + (attention_tokens + 1) * (s.head_dim + 2));  // scores; running and chunk's states
     c.worker_floats = round_up((std::max)({std::size_t{s.hidden}, m * 2 * tile_rows, attention}), 16);
@@ -181,9 +184,7 @@ class CpuBackend {
         constexpr std::size_t width = 2 * tile_rows;
         float* both = scratch(worker);  // [m][gate 16, up 16]
         kernels_->matmul({w, a, both, width, false}, 2 * p, 2 * p + 2);
-        for (std::size_t i = 0; i < m(); ++i)
-          elementwise::silu_multiply(both + i * width, both + i * width + tile_rows, tile_rows,
-                                     y + i * spec_.ffn + p * tile_rows);
+        kernels_->gate(both, m(), y + p * tile_rows, spec_.ffn);
       }
     });
   }
@@ -305,28 +306,29 @@ class CpuBackend {
     }
   }
 
-  // One token: KV heads x chunks in parallel, then joined in order.
+  // One token: KV heads x chunks in parallel. Who finishes the last chunk of a head joins them all, in order.
   void attend_one(const float* qkv, std::size_t layer, float* y) noexcept {
     const std::size_t length = position_ + 1, chunks = div_up(length, attention_chunk), group = heads_per_kv();
     float* partial = at(layout_.partial);
+    std::uint32_t* open = memory_.at<std::uint32_t>(layout_.open_chunks);
+    for (std::size_t head = 0; head < spec_.kv_heads; ++head) open[head] = static_cast<std::uint32_t>(chunks);
     executor_->parallel_for(spec_.kv_heads * chunks, [&](std::size_t task, unsigned worker) {
       const std::size_t head = task / chunks, begin = task % chunks * attention_chunk;
       attend_chunk(qkv + head * group * spec_.head_dim, layer, head, begin, (std::min)(attention_chunk, length - begin),
                    scratch(worker), state(partial + task * state_floats()));
-    });
-    for (std::size_t head = 0; head < spec_.kv_heads; ++head) {
-      const State running = state(scratch(0));
+      if (std::atomic_ref(open[head]).fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+      const State running = state(scratch(worker));
       start(running);
       for (std::size_t c = 0; c < chunks; ++c) merge(running, state(partial + (head * chunks + c) * state_floats()));
       complete(running, y + head * group * spec_.head_dim);
-    }
+    });
   }
 
   // Several tokens: KV heads x blocks of tokens in parallel, the latest (longest) first.
   void attend_many(const float* qkv, std::size_t layer, float* y) noexcept {
     const std::size_t blocks = div_up(m(), detail::attention_tokens), group = heads_per_kv();
     executor_->parallel_for(spec_.kv_heads * blocks, [&](std::size_t task, unsigned worker) {
-      const std::size_t head = task % spec_.kv_heads, block = blocks - 1 - task / spec_.kv_heads;
+      const std::size_t head = task / blocks, block = blocks - 1 - task % blocks;
       const std::size_t first = block * detail::attention_tokens;
       const std::size_t last = (std::min)(m(), first + detail::attention_tokens);
       float* scores = scratch(worker);

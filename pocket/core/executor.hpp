@@ -55,10 +55,11 @@ class SerialExecutor final : public Executor {
   }
 };
 
-// The calling thread and `threads - 1` others. Iterations are taken one by one from an atomic counter, so that cores of
-// unequal speed finish together. Idle threads spin for some tens of microseconds (a decode step's next loop starts
-// within that), then sleep; a sleeping pool uses no CPU. If several threads call parallel_for at once, the first has
-// the pool and each other one runs its own loop alone.
+// The calling thread and `threads - 1` others. Each worker begins with an equal part of the iterations and takes them
+// in order, so that work on memory in a row stays one stream; who has finished takes from the far end of the others'
+// parts, so that cores of unequal speed finish together. Idle threads spin for some tens of microseconds (a decode
+// step's next loop starts within that), then sleep; a sleeping pool uses no CPU. If several threads call parallel_for
+// at once, the first has the pool and each other one runs its own loop alone.
 class ThreadPool final : public Executor {
  public:
   // threads: 0 means as many as the machine has cores.
@@ -70,6 +71,7 @@ class ThreadPool final : public Executor {
       return fail(Errc::invalid_argument,
                   "threads: " + number(threads) + " is more than the " + number(most) + " allowed");
     std::unique_ptr<ThreadPool> pool{new ThreadPool};
+    pool->parts_ = std::make_unique<Part[]>(threads);
     pool->workers_.resize(threads - 1);
     for (unsigned i = 0; i + 1 < threads; ++i) {
       Worker& w = pool->workers_[i];
@@ -95,22 +97,21 @@ class ThreadPool final : public Executor {
   unsigned concurrency() const noexcept override { return static_cast<unsigned>(workers_.size()) + 1; }
 
   void parallel_for(std::size_t n, LoopBody body) noexcept override {
-    constexpr std::size_t most = 0x7fffffff;  // one job's iterations fit the low half of state_
+    constexpr std::size_t most = 0x7fffffff;  // an iteration's number fits half of a part's left
     if (n < 2 || n > most || workers_.empty() || busy_.exchange(true, std::memory_order_acquire)) {
       for (std::size_t i = 0; i < n; ++i) body(i, 0);
       return;
     }
     body_ = &body;
-    n_ = static_cast<std::uint32_t>(n);
     done_.store(0, std::memory_order_relaxed);
-    ++epoch_;
-    state_.store(static_cast<std::uint64_t>(epoch_) << 32 | n_);  // publishes body_, n_ and done_
+    const std::uint64_t all = n, parts = concurrency();
+    for (std::uint64_t p = 0; p < parts; ++p)  // publishes body_ and done_
+      parts_[p].left.store(pack(all * p / parts, all * (p + 1) / parts), std::memory_order_release);
     wake_.fetch_add(1);
     if (sleepers_.load() > 0) wake_.notify_all();
 
     run(0);
-    const int all = static_cast<int>(n_);
-    for (int spin = 0, done; (done = done_.load(std::memory_order_acquire)) != all; ++spin) {
+    for (int spin = 0, done; (done = done_.load(std::memory_order_acquire)) != static_cast<int>(n); ++spin) {
       if (spin < spin_rounds)
         pause();
       else
@@ -126,6 +127,12 @@ class ThreadPool final : public Executor {
     unsigned index = 0;
   };
 
+  // What nobody has taken yet of a worker's iterations: first << 32 | end.
+  struct alignas(64) Part {
+    std::atomic<std::uint64_t> left{0};
+  };
+  static constexpr std::uint64_t pack(std::uint64_t first, std::uint64_t end) noexcept { return first << 32 | end; }
+
   ThreadPool() = default;
 
   static constexpr int spin_rounds = 2000;  // pauses of some 10 to 70 ns: 20 to 140 microseconds
@@ -138,34 +145,44 @@ class ThreadPool final : public Executor {
 #endif
   }
 
-  // Takes iterations of the current job until none is left. A claim succeeds only while its job is unfinished, so
-  // body_ and n_, read after it, belong to that job: the caller replaces them only when done_ has reached n_.
-  bool run(unsigned worker) noexcept {
-    bool any = false;
-    std::uint64_t s = state_.load(std::memory_order_acquire);
-    while ((s & 0xffffffffu) != 0) {
-      if (!state_.compare_exchange_weak(s, s - 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
-      any = true;
-      const std::uint32_t n = n_;
-      (*body_)(n - static_cast<std::uint32_t>(s & 0xffffffffu), worker);
-      if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<int>(n)) done_.notify_one();
-      s = state_.load(std::memory_order_acquire);
+  // Runs iterations of the current loop until none is left, the worker's own first. A claim succeeds only while its
+  // loop is unfinished, so body_, read after it, belongs to that loop: the caller replaces it only when every iteration
+  // has been counted, and this worker counts its own at the end.
+  void run(unsigned worker) noexcept {
+    const unsigned parts = concurrency();
+    int count = 0;
+    for (unsigned p = 0; p < parts; ++p) {
+      std::atomic<std::uint64_t>& left = parts_[(worker + p) % parts].left;
+      std::uint64_t s = left.load(std::memory_order_acquire);
+      while (s >> 32 != (s & 0xffffffffu)) {
+        const std::uint64_t first = s >> 32, end = s & 0xffffffffu;
+        const std::uint64_t after = p == 0 ? pack(first + 1, end) : pack(first, end - 1);
+        if (!left.compare_exchange_weak(s, after, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+        (*body_)(p == 0 ? first : end - 1, worker);
+        ++count;
+        s = left.load(std::memory_order_acquire);
+      }
     }
-    return any;
+    if (count > 0) {
+      done_.fetch_add(count, std::memory_order_acq_rel);
+      done_.notify_one();
+    }
   }
 
   static void* main(void* argument) {
     const Worker& w = *static_cast<Worker*>(argument);
     ThreadPool& p = *w.pool;
+    int seen = 0;
     for (int spin = 0; !p.stop_.load(std::memory_order_relaxed);) {
-      if (p.run(w.index)) {
+      if (const int now = p.wake_.load(std::memory_order_acquire); now != seen) {
+        seen = now;
         spin = 0;
+        p.run(w.index);
       } else if (++spin < spin_rounds) {
         pause();
       } else {
         p.sleepers_.fetch_add(1);
-        const int seen = p.wake_.load();
-        if ((p.state_.load() & 0xffffffffu) == 0 && !p.stop_.load()) p.wake_.wait(seen);
+        p.wake_.wait(seen);
         p.sleepers_.fetch_sub(1);
         spin = 0;
       }
@@ -174,14 +191,12 @@ class ThreadPool final : public Executor {
   }
 
   std::vector<Worker> workers_;
+  std::unique_ptr<Part[]> parts_;  // one a worker, the caller's first
   const LoopBody* body_ = nullptr;
-  std::uint32_t n_ = 0;
-  std::uint32_t epoch_ = 0;
   std::atomic<bool> busy_{false};
   std::atomic<bool> stop_{false};
-  alignas(64) std::atomic<std::uint64_t> state_{0};  // epoch << 32 | iterations not yet taken
-  alignas(64) std::atomic<int> done_{0};
-  alignas(64) std::atomic<int> wake_{0};
+  alignas(64) std::atomic<int> done_{0};  // iterations that have returned
+  alignas(64) std::atomic<int> wake_{0};  // loops begun; also what idle threads watch
   std::atomic<int> sleepers_{0};
 };
 
