@@ -5,6 +5,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -15,13 +16,17 @@
 #include <string>
 #include <vector>
 
+#include "dot_peak.hpp"
 #include "kernels/isa.hpp"
+#include "pocket/core/executor.hpp"
 #include "pocket/core/types.hpp"
 #include "pocket/core/view.hpp"
 #include "pocket/core/workspace.hpp"
+#include "pocket/generate/sampler.hpp"
 #include "pocket/quant/activations.hpp"
 #include "pocket/quant/format.hpp"
 #include "pocket/quant/pack.hpp"
+#include "read_bandwidth.hpp"
 
 namespace {
 
@@ -148,7 +153,7 @@ void attention(State& state, const Kernels& kernels) {
   std::vector<float> scores(heads * attention_chunk), out(heads * d), max(heads), sum(heads);
   for ([[maybe_unused]] auto _ : state) {
     kernels.attention(
-        {q.data(), k.data(), v.data(), count, heads, d, scores.data(), out.data(), max.data(), sum.data()});
+        {q.data(), k.data(), v.data(), k.data(), count, heads, d, scores.data(), out.data(), max.data(), sum.data()});
     benchmark::ClobberMemory();
   }
   const auto rate = [](std::size_t per_call) {
@@ -156,6 +161,49 @@ void attention(State& state, const Kernels& kernels) {
   };
   state.counters["GB"] = rate(2 * count * d * sizeof(f16));
   state.counters["GMAC"] = rate(2 * heads * count * d);
+}
+
+void gate(State& state, const Kernels& kernels, std::size_t m) {
+  const std::vector<float> both = random_floats(m * 2 * tile_rows);
+  std::vector<float> y(m * tile_rows);
+  for ([[maybe_unused]] auto _ : state) {
+    kernels.gate(both.data(), m, y.data(), tile_rows);
+    benchmark::ClobberMemory();
+  }
+  state.counters["Gvalues"] = Counter(static_cast<double>(y.size()) * 1e-9, Counter::kIsIterationInvariantRate);
+}
+
+// Sampling with the default options, and greedily.
+void sample(State& state, const SamplingOptions& options) {
+  constexpr std::size_t vocab = 65536;
+  const std::vector<float> logits = random_floats(vocab);
+  Sampler sampler = value(Sampler::create(options, vocab));
+  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(value(sampler.sample(logits)));
+  state.counters["GB"] = Counter(vocab * sizeof(float) * 1e-9, Counter::kIsIterationInvariantRate);
+}
+
+void peak(State& state, const Kernels& kernels) {
+  constexpr std::size_t steps = 100000;
+  double each = 0;
+  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(each = bench::dot_peak(kernels.isa, steps));
+  state.counters["GMAC"] = Counter(each * steps * 1e-9, Counter::kIsIterationInvariantRate);
+}
+
+// The best of several read loops, each by its median: see read_bandwidth.hpp.
+void wall(State& state) {
+  SerialExecutor serial;
+  auto reads = value(bench::ReadBandwidth::create(cold_bytes));
+  std::array<std::vector<double>, bench::ReadBandwidth::loops> rounds;
+  for ([[maybe_unused]] auto _ : state) {
+    const auto one = reads.measure(serial);
+    for (std::size_t i = 0; i < one.size(); ++i) rounds[i].push_back(one[i]);
+  }
+  double best = 0;
+  for (auto& loop : rounds) {
+    std::nth_element(loop.begin(), loop.begin() + static_cast<std::ptrdiff_t>(loop.size() / 2), loop.end());
+    best = (std::max)(best, loop[loop.size() / 2]);
+  }
+  state.counters["GB"] = best;
 }
 
 std::vector<const Kernels*> runnable() {
@@ -191,6 +239,13 @@ void add_others(const Kernels& kernels) {
         benchmark::RegisterBenchmark(name.c_str(),
                                      [=, &kernels](State& state) { prepare(state, kernels, k, form, m); });
       }
+  for (const std::size_t m : {std::size_t{1}, std::size_t{16}, std::size_t{160}}) {
+    const std::string name = std::string("gate/") + kernels.name + "/m:" + std::to_string(m);
+    benchmark::RegisterBenchmark(name.c_str(), [&kernels, m](State& state) { gate(state, kernels, m); });
+  }
+  if (bench::dot_peak(kernels.isa, 1) > 0)
+    benchmark::RegisterBenchmark((std::string("peak/") + kernels.name).c_str(),
+                                 [&kernels](State& state) { peak(state, kernels); });
   const std::string name = std::string("attention/") + kernels.name + "/heads:7/head_dim:64/positions:256";
   benchmark::RegisterBenchmark(name.c_str(), [&kernels](State& state) { attention(state, kernels); });
 }
@@ -208,6 +263,9 @@ int main(int argc, char** argv) {
   for (const Shape& shape : shapes) add_matmuls(all, shape, WeightFormat::w4_g64);
   for (const WeightFormat format : {WeightFormat::w4_g32, WeightFormat::w8_g32}) add_matmuls(all, shapes[2], format);
   for (const Kernels* kernels : all) add_others(*kernels);
+  benchmark::RegisterBenchmark("sample/default", [](State& state) { sample(state, {}); });
+  benchmark::RegisterBenchmark("sample/greedy", [](State& state) { sample(state, {.temperature = 0}); });
+  benchmark::RegisterBenchmark("wall", wall);
   const std::size_t run = benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return run > 0 ? 0 : 1;  // a filter that matches nothing is a mistake

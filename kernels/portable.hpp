@@ -25,6 +25,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr int heads_at_once = 4, rows_at_once = 1;  // attention.inl
+inline constexpr std::size_t streams_at_once = 1;          // matmul.inl
 
 // Kept in memory, since a vector's length may be unknown to the compiler.
 struct Rows {
@@ -82,6 +83,16 @@ POCKET_ALWAYS_INLINE Rows power_of_two(const Rows& n) {
         return hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, number), hn::Set(di, 127))));
       },
       n);
+}
+POCKET_ALWAYS_INLINE float sum_of(Rows a) {
+  for (std::size_t half = 8; half > 0; half /= 2)
+    for (std::size_t i = 0; i < half; ++i) a.v[i] += a.v[i + half];
+  return a.v[0];
+}
+POCKET_ALWAYS_INLINE float max_of(Rows a) {
+  for (std::size_t half = 8; half > 0; half /= 2)
+    for (std::size_t i = 0; i < half; ++i) a.v[i] = a.v[i] < a.v[i + half] ? a.v[i + half] : a.v[i];
+  return a.v[0];
 }
 POCKET_ALWAYS_INLINE Rows load(const float* p) {
   Rows r;

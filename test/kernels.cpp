@@ -323,7 +323,8 @@ TEST_CASE("softmax with scores far below zero, masked ones and NaN") {
       for (std::size_t j = 0; j < n; ++j) k[j / 16 * 256 + j % 16] = to_f16(scores[j]);
       for (std::size_t j = 0; j < n && j < 16; ++j) v[j * 16 + j] = to_f16(1.0f);
       Result r{0, 0, std::vector<float>(16)};
-      kernels->attention({q.data(), k.data(), v.data(), n, 1, 16, scratch.data(), r.out.data(), &r.max, &r.sum});
+      kernels->attention(
+          {q.data(), k.data(), v.data(), k.data(), n, 1, 16, scratch.data(), r.out.data(), &r.max, &r.sum});
       return r;
     };
     INFO(kernels->name);
@@ -376,7 +377,7 @@ TEST_CASE("attention over a chunk matches the formula") {
           for (f16& x : v) x = to_f16(random.normal());
           for (std::size_t j = count; j < blocks * key_block; ++j)  // positions not yet written may hold anything
             for (std::size_t d = 0; d < head_dim; ++d) k[(j / 16 * head_dim + d) * 16 + j % 16] = f16{0x7e00};
-          kernels->attention({q.data(), k.data(), v.data(), count, heads, head_dim, scores.data(), out.data(),
+          kernels->attention({q.data(), k.data(), v.data(), k.data(), count, heads, head_dim, scores.data(), out.data(),
                               max.data(), sum.data()});
           for (std::size_t h = 0; h < heads; ++h) {
             std::vector<double> score(count, 0.0);

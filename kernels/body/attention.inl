@@ -4,17 +4,19 @@
 // latency of a fused multiply-add (4 cycles) on two ports, and fewer loads than multiply-adds. Included inside an
 // instruction set's namespace and target region, after exp.inl. No include guard.
 
-// Scores of W blocks of keys from position j on, for H heads from h0 on. Keys come some lines early into the cache, and
-// as many lines of the values as are read of the keys.
+// Scores of W blocks of keys from position j on, for H heads from h0 on. Memory is to be as busy here as in the values'
+// loop: for each line of keys one of the values is fetched to the second-level cache, and there, for each line of
+// values, one of what comes next.
 template <int H, int W>
 POCKET_ALWAYS_INLINE void attention_scores(const AttentionChunk& c, std::size_t h0, std::size_t j) {
-  constexpr std::size_t ahead = 1024;  // values, 2 KB: half a page
+  constexpr std::size_t ahead = 512;  // values, 1 KB: to the first-level cache
   const std::size_t block = key_block * c.head_dim;
   const float* q = c.q + h0 * c.head_dim;
   const f16 *k = c.k + j * c.head_dim, *v = c.v + j * c.head_dim;
   Rows acc[H][W];
   for (int h = 0; h < H; ++h)
     for (int w = 0; w < W; ++w) acc[h][w] = zero();
+#pragma GCC unroll 2
   for (std::size_t d = 0; d < c.head_dim; ++d, ++q, k += key_block, v += key_block) {
     Rows keys[W];
 #pragma GCC unroll 2
@@ -42,12 +44,14 @@ POCKET_ALWAYS_INLINE void attention_scores(const AttentionChunk& c, std::size_t 
 // Columns d..d+16W-1 of the output, for H heads from h0 on.
 template <int H, int W>
 POCKET_ALWAYS_INLINE void attention_values(const AttentionChunk& c, std::size_t h0, std::size_t d) {
-  const f16* v = c.v + d;
+  const f16 *v = c.v + d, *next = c.next + d / tile_rows * tile_rows * c.count;
   const float* p = c.scores + h0 * attention_chunk;
   Rows acc[H][W];
   for (int h = 0; h < H; ++h)
     for (int w = 0; w < W; ++w) acc[h][w] = zero();
+#pragma GCC unroll 2
   for (std::size_t j = 0; j < c.count; ++j, v += c.head_dim, ++p) {
+    __builtin_prefetch(next + j * tile_rows * W, 0, 2);
     Rows values[W];
 #pragma GCC unroll 2
     for (int w = 0; w < W; ++w)

@@ -35,8 +35,22 @@ POCKET_ALWAYS_INLINE Rows load_f16(const std::byte* p) {
 }
 POCKET_ALWAYS_INLINE Rows load(const float* p) { return {_mm512_loadu_ps(p)}; }
 POCKET_ALWAYS_INLINE void store(float* p, Rows a) { _mm512_storeu_ps(p, a.v); }
+
+#include "x86_lanes.inl"
+// Through memory: g++ 12 warns of its own _mm512_reduce_add_ps.
+POCKET_ALWAYS_INLINE float sum_of(Rows a) {
+  alignas(64) float lane[16];
+  store(lane, a);
+  return sum_of(_mm256_add_ps(_mm256_load_ps(lane), _mm256_load_ps(lane + 8)));
+}
+POCKET_ALWAYS_INLINE float max_of(Rows a) {
+  alignas(64) float lane[16];
+  store(lane, a);
+  return max_of(_mm256_max_ps(_mm256_load_ps(lane), _mm256_load_ps(lane + 8)));
+}
 POCKET_ALWAYS_INLINE Rows to_float(RowsI a) { return {_mm512_cvtepi32_ps(a.v)}; }
 
+POCKET_ALWAYS_INLINE __m256i load_256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 POCKET_ALWAYS_INLINE __m512i load_512(const void* p) { return _mm512_loadu_si512(p); }
 POCKET_ALWAYS_INLINE __m512i broadcast_64(const void* p) {
   return _mm512_broadcastq_epi64(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
@@ -151,36 +165,4 @@ POCKET_ALWAYS_INLINE void dot(const Unpacked& u, const std::int8_t* a, RowsI (&s
     dot_8bit<Format, Form>(u.codes, a, sum);
 }
 
-// Quantises 64 floats (see quant/activations.hpp): four registers of sixteen.
-template <class Form>
-POCKET_ALWAYS_INLINE void prepare_group(const float* a, std::int8_t* codes, GroupScale& scale) {
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-  __m512i top = _mm512_setzero_si512();
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) top = _mm512_max_epi32(top, _mm512_and_si512(magnitude, load_512(a + 16 * i)));
-  const int t = _mm512_reduce_max_epi32(top);
-  const float max = __builtin_bit_cast(float, t);  // as integers NaN > infinity > the rest
-  const bool finite = t < 0x7f800000;
-  const bool live = finite && max >= smallest_activation;
-  scale.t = finite ? (live ? max / Form::range : 0.0f) : __builtin_nanf("");
-  const __m512 inverse = _mm512_set1_ps(live ? Form::range / max : 0.0f);
-  __m512i half[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    const __m512i q =
-        live ? _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(a + 16 * i), inverse)) : _mm512_setzero_si512();
-    half[i / 2] = _mm512_add_epi32(half[i / 2], q);
-    if constexpr (Form::bytes_per_code == 2) {
-      const __m256i w = _mm512_cvtepi32_epi16(q);  // in order
-      const __m256i hi = _mm256_srai_epi16(_mm256_add_epi16(w, _mm256_set1_epi16(128)), 8);
-      const __m256i lo = _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes + 32 * i), _mm256_packs_epi16(hi, lo));
-    } else {
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + 16 * i), _mm512_cvtepi32_epi8(q));
-    }
-  }
-  const int first = _mm512_reduce_add_epi32(half[0]), second = _mm512_reduce_add_epi32(half[1]);
-  scale.sum = scale.t * static_cast<float>(first + second);
-  scale.half[0] = scale.t * static_cast<float>(first);
-  scale.half[1] = scale.t * static_cast<float>(second);
-}
+#include "x86_prepare.inl"

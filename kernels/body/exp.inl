@@ -2,6 +2,7 @@
 // instruction set's Rows; beside matmul.inl's primitives it needs
 //   subtract, divide, less_select(a, b, x, y) = a < b ? x : y per lane (NaN: y), round (to nearest even)
 //   power_of_two(n) = 2^n for whole n in [-126, 127], anything for NaN
+//   sum_of, max_of           of the sixteen lanes, pairwise; max_of meets no NaN
 // Included inside an instruction set's namespace and target region. No include guard.
 
 // e^x with a relative error below 3 * 2^-24: 0 below -87.33 (where the smallest normal number is), e^88.37 above 88.37,
@@ -32,10 +33,7 @@ POCKET_NOINLINE inline void softmax_partial(float* s, std::size_t n, float& max_
     const Rows v = load(s + i);
     top = less_select(top, v, v, top);
   }
-  alignas(64) float lane[tile_rows];
-  store(lane, top);
-  float max = lowest;
-  for (const float v : lane) max = v > max ? v : max;
+  const float max = max_of(top);
   const Rows shift = broadcast(max == lowest ? 0.0f : max);
   Rows total = zero();
   for (std::size_t i = 0; i < end; i += tile_rows) {
@@ -43,9 +41,7 @@ POCKET_NOINLINE inline void softmax_partial(float* s, std::size_t n, float& max_
     store(s + i, e);
     total = add(total, e);
   }
-  store(lane, total);
-  float sum = 0;
-  for (const float v : lane) sum += v;
+  const float sum = sum_of(total);
   max_out = sum == sum ? max : sum;
   sum_out = sum;
 }

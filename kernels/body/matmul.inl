@@ -6,6 +6,7 @@
 //   unpack<Format>(codes, unpacked)
 //   dot<Format, Form>(unpacked, activation codes, RowsI (&sum)[groups])          sums complete in int32
 //   dot_packed<Format, Form>(codes, activation codes, sum)                        the same from the tile itself
+//   streams_at_once          1, or 2 where reading two places in turn is faster than one
 // No include guard: it is meant to be included several times.
 
 // Scales and shifted minima of one tile, as floats.
@@ -44,26 +45,46 @@ POCKET_ALWAYS_INLINE void store_outputs(float* y, const Rows& acc, bool add_to, 
   for (std::size_t i = 0; i < count; ++i) y[i] = add_to ? y[i] + padded[i] : padded[i];
 }
 
-// One token: straight from the tiles, one sequential stream.
-template <class Format, class Form>
-void gemv(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
-  constexpr std::size_t ahead = 4096;  // bytes: a memory latency (115 ns) at 35 GB/s; not yet tuned on others
-  const std::size_t k_tiles = p.w.k_tiles();
+// The tile that comes `ahead` bytes after this one: a memory latency (115 ns) at 35 GB/s.
+template <class Format>
+POCKET_ALWAYS_INLINE void prefetch_ahead(const std::byte* tile) {
+  constexpr std::size_t ahead = 4096;
+#pragma GCC unroll 17
+  for (std::size_t line = 0; line < Format::bytes / 64; ++line) __builtin_prefetch(tile + ahead + line * 64);
+}
+
+// One token, straight from the tiles: row block b of `Streams` ranges side by side, which begin `apart` blocks from
+// each other; b from begin to end. Each range is one sequential stream.
+template <class Format, class Form, std::size_t Streams>
+POCKET_ALWAYS_INLINE void gemv_streams(const Matmul& p, float* y, std::size_t begin, std::size_t end,
+                                       std::size_t apart) {
+  const std::size_t k_tiles = p.w.k_tiles(), next = apart * k_tiles * Format::bytes;
   const Rows minus_offset = broadcast(-p.w.offset);
-  const std::byte* tile = p.w.tiles + block_begin * k_tiles * Format::bytes;
-  for (std::size_t block = block_begin; block < block_end; ++block) {
-    Rows acc = zero();
+  const std::byte* tile = p.w.tiles + begin * k_tiles * Format::bytes;
+  for (std::size_t block = begin; block < end; ++block, y += tile_rows) {
+    Rows acc[Streams];
+    for (std::size_t s = 0; s < Streams; ++s) acc[s] = zero();
     const std::int8_t* codes = p.a.codes;
     for (std::size_t kt = 0; kt < k_tiles; ++kt, tile += Format::bytes, codes += tile_cols * Form::bytes_per_code) {
-#pragma GCC unroll 17
-      for (std::size_t line = 0; line < Format::bytes / 64; ++line) __builtin_prefetch(tile + ahead + line * 64);
-      RowsI sum[Format::groups];
-      dot_packed<Format, Form>(tile + Format::codes_offset, codes, sum);
-      accumulate<Format>(acc, sum, load_scales<Format>(tile, minus_offset), p.a.scales[kt]);
+#pragma GCC unroll 2
+      for (std::size_t s = 0; s < Streams; ++s) {
+        const std::byte* t = tile + s * next;
+        prefetch_ahead<Format>(t);
+        RowsI sum[Format::groups];
+        dot_packed<Format, Form>(t + Format::codes_offset, codes, sum);
+        accumulate<Format>(acc[s], sum, load_scales<Format>(t, minus_offset), p.a.scales[kt]);
+      }
     }
-    const std::size_t n = block * tile_rows;
-    store_outputs(p.y + (block - block_begin) * tile_rows, acc, p.add, p.w.n - n);
+    for (std::size_t s = 0; s < Streams; ++s)
+      store_outputs(y + s * apart * tile_rows, acc[s], p.add, p.w.n - (block + s * apart) * tile_rows);
   }
+}
+template <class Format, class Form>
+void gemv(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
+  const std::size_t apart = (block_end - block_begin) / streams_at_once;
+  if (apart > 0) gemv_streams<Format, Form, streams_at_once>(p, p.y, block_begin, block_begin + apart, apart);
+  const std::size_t rest = block_begin + apart * streams_at_once;
+  if (rest < block_end) gemv_streams<Format, Form, 1>(p, p.y + (rest - block_begin) * tile_rows, rest, block_end, 0);
 }
 
 // Several tokens: a tile is unpacked once for up to 16 of them. Sixteen accumulators are 1 KB and stay in L1 beside the
@@ -81,6 +102,7 @@ void gemm(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
       Rows acc[token_block];
       for (std::size_t i = 0; i < tokens; ++i) acc[i] = zero();
       for (std::size_t kt = 0; kt < k_tiles; ++kt, tile += Format::bytes) {
+        if (i0 == 0) prefetch_ahead<Format>(tile);
         Unpacked unpacked;
         unpack<Format>(tile + Format::codes_offset, unpacked);
         const TileScales<Format> scales = load_scales<Format>(tile, minus_offset);

@@ -69,7 +69,8 @@ struct CpuLayout {
     c.open_chunks = l.add<std::uint32_t>(s.kv_heads);
     const std::size_t attention =
         group * (attention_chunk + (attention_tokens + 1) * (s.head_dim + 2));  // scores; running and chunk's states
-    c.worker_floats = round_up((std::max)({std::size_t{s.hidden}, m * 2 * tile_rows, attention}), 16);
+    c.worker_floats =
+        round_up((std::max)({std::size_t{s.hidden}, m * 2 * tile_rows, 2 * std::size_t{s.ffn}, attention}), 16);
     c.workers = l.add<float>(shape.threads * c.worker_floats);
     c.bytes = l.bytes();
     return c;
@@ -179,10 +180,14 @@ class CpuBackend {
     const Activations a = prepare_normed(x, m(), gamma);
     const std::size_t pairs = spec_.ffn / tile_rows, step = blocks_per_task(pairs);
     executor_->parallel_for(div_up(pairs, step), [&](std::size_t task, unsigned worker) {
-      const std::size_t end = (std::min)(pairs, (task + 1) * step);
-      for (std::size_t p = task * step; p < end; ++p) {
-        constexpr std::size_t width = 2 * tile_rows;
-        float* both = scratch(worker);  // [m][gate 16, up 16]
+      constexpr std::size_t width = 2 * tile_rows;
+      const std::size_t begin = task * step, end = (std::min)(pairs, begin + step);
+      float* both = scratch(worker);
+      if (m() == 1) {  // [pairs][gate 16, up 16]
+        kernels_->matmul({w, a, both, spec_.ffn * 2, false}, 2 * begin, 2 * end);
+        return kernels_->gate(both, end - begin, y + begin * tile_rows, tile_rows);
+      }
+      for (std::size_t p = begin; p < end; ++p) {  // [m][gate 16, up 16]
         kernels_->matmul({w, a, both, width, false}, 2 * p, 2 * p + 2);
         kernels_->gate(both, m(), y + p * tile_rows, spec_.ffn);
       }
@@ -279,10 +284,11 @@ class CpuBackend {
   }
 
   // The chunk of positions from `begin` on, for the query heads of one KV head of one token.
+  // next: the keys that this thread will probably read then.
   void attend_chunk(const float* q, std::size_t layer, std::size_t head, std::size_t begin, std::size_t count,
-                    float* scores, State out) const noexcept {
+                    const f16* next, float* scores, State out) const noexcept {
     const std::size_t d = spec_.head_dim;
-    kernels_->attention({q, cache_.keys(layer, head) + begin * d, cache_.values(layer, head) + begin * d, count,
+    kernels_->attention({q, cache_.keys(layer, head) + begin * d, cache_.values(layer, head) + begin * d, next, count,
                          heads_per_kv(), d, scores, out.out, out.max, out.sum});
   }
   void start(State s) const noexcept {
@@ -314,8 +320,12 @@ class CpuBackend {
     for (std::size_t head = 0; head < spec_.kv_heads; ++head) open[head] = static_cast<std::uint32_t>(chunks);
     executor_->parallel_for(spec_.kv_heads * chunks, [&](std::size_t task, unsigned worker) {
       const std::size_t head = task / chunks, begin = task % chunks * attention_chunk;
-      attend_chunk(qkv + head * group * spec_.head_dim, layer, head, begin, (std::min)(attention_chunk, length - begin),
-                   scratch(worker), state(partial + task * state_floats()));
+      const std::size_t count = (std::min)(attention_chunk, length - begin);
+      const bool last = begin + count == length;
+      const f16* next = last ? cache_.keys(layer, (head + 1) % spec_.kv_heads)
+                             : cache_.keys(layer, head) + (begin + count) * spec_.head_dim;
+      attend_chunk(qkv + head * group * spec_.head_dim, layer, head, begin, count, next, scratch(worker),
+                   state(partial + task * state_floats()));
       if (std::atomic_ref(open[head]).fetch_sub(1, std::memory_order_acq_rel) != 1) return;
       const State running = state(scratch(worker));
       start(running);
@@ -340,7 +350,8 @@ class CpuBackend {
           const std::size_t length = position_ + i + 1;
           if (begin >= length) continue;
           const float* q = qkv + i * qkv_width(spec_) + head * group * spec_.head_dim;
-          attend_chunk(q, layer, head, begin, (std::min)(attention_chunk, length - begin), scores, chunk);
+          attend_chunk(q, layer, head, begin, (std::min)(attention_chunk, length - begin),
+                       cache_.keys(layer, head) + begin * spec_.head_dim, scores, chunk);
           merge(state(states + (i - first) * state_floats()), chunk);
         }
       for (std::size_t i = first; i < last; ++i)

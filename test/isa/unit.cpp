@@ -81,7 +81,7 @@ int check_attention(const Kernels& kernels) {
   for (f16& one : k) one = to_f16(0.5f);
   for (f16& one : v) one = to_f16(random.next());
   for (float& one : q) one = random.next();
-  kernels.attention({q, k, v, count, heads, d, scores, out, max, sum});
+  kernels.attention({q, k, v, k, count, heads, d, scores, out, max, sum});
   for (std::size_t h = 0; h < heads; ++h) {
     for (std::size_t c = 0; c < d; ++c) {
       double mean = 0;

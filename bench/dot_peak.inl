@@ -1,0 +1,16 @@
+// Included inside an instruction set's target region, where Dot and Register are its own. Makes `steps` rounds of eight
+// dot products, whose operands stay in registers, and returns the multiply-adds of one round. No include guard.
+inline double dot_peak(std::size_t steps) {
+  constexpr int sums_at_once = 8;  // cover the latency: 5 cycles, two ports at most
+  Register q, a, sums[sums_at_once] = {};
+  std::memset(&q, 15, sizeof q);
+  std::memset(&a, 1, sizeof a);
+  for (std::size_t step = 0; step < steps; ++step) {
+#pragma GCC unroll 8
+    for (int i = 0; i < sums_at_once; ++i) {
+      sums[i] = Dot::add(sums[i], q, a);
+      asm volatile("" : "+x"(sums[i]), "+x"(a));  // made here, and not one product for all
+    }
+  }
+  return sums_at_once * static_cast<double>(sizeof(Register));
+}
