@@ -126,6 +126,7 @@ def main():
                 for phase in ("prefill", "decode"):
                     value = result[phase]
                     result[phase] = (value["runs"] if isinstance(value, dict) else value)[0]
+                result["model"] = os.path.basename(result["model"])
                 runs.append({"engine": name, "threads": count, "round": r, **result})
 
     if o.out:

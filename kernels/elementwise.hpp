@@ -1,7 +1,7 @@
-// Element-wise vector math with xsimd, at the program's own target flags: small next to the products, the same on every
-// instruction set. Each function handles one row, in one order, so that a token's result does not depend on its batch.
-// Nothing here is inlined into its callers: the compiler may contract a multiplication and an addition in one place,
-// and must then do so for every caller.
+// Element-wise vector math with xsimd, at the program's own target flags: small next to the products (what needs e^x is
+// not, see body/exp.inl), the same on every instruction set. Each function handles one row, in one order, so that a
+// token's result does not depend on its batch. Nothing here is inlined into its callers: the compiler may contract a
+// multiplication and an addition in one place, and must then do so for every caller.
 #ifndef POCKET_KERNELS_ELEMENTWISE_HPP
 #define POCKET_KERNELS_ELEMENTWISE_HPP
 
@@ -42,8 +42,8 @@ inline void store(float* p, std::size_t count, const Batch& v) {
 }  // namespace detail
 
 // out[i] = x[i] * gamma[i] / sqrt(mean(x^2) + epsilon). x and out may be the same.
-// Sum of squares in float32 over four vectors of xsimd's lanes: relative error at most (n/(4*lanes) + lanes + 8) *
-// 2^-24.
+// Sum of squares in float32, four vectors of xsimd's lanes side by side, n/(4*lanes) terms in each: relative error at
+// most (n/(4*lanes) + lanes + 8) * 2^-24.
 POCKET_NOINLINE inline void rms_norm(const float* x, const float* gamma, std::size_t n, float epsilon, float* out) {
   using namespace detail;
   Batch squares[4] = {Batch(0.0f), Batch(0.0f), Batch(0.0f), Batch(0.0f)};  // one would wait for itself

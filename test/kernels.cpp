@@ -90,7 +90,8 @@ std::vector<float> random_tokens(std::size_t m, std::size_t k, std::uint64_t see
   std::vector<float> x(m * k);
   for (std::size_t i = 0; i < x.size(); ++i) {
     x[i] = random.normal();
-    if (random.below(200) == 0) x[i] *= 100;                // outliers, as real activations have
+    if (random.below(200) == 0) x[i] *= 100;  // outliers, as real activations have
+    if (random.below(1500) == 0) x[i] = random.below(2) == 0 ? 1e30f : -1e-30f;
     if (i / 64 % 7 == 3) x[i] = i % 2 != 0 ? 3.0f : -3.0f;  // all codes at the range's end
     if (i / 64 % 11 == 5) x[i] = 0;
   }

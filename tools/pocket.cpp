@@ -125,6 +125,8 @@ int run(int argc, char** argv) {
   talk.has_system = chat_app->count("--system") + generate_app->count("--system") > 0;
   if (bench_app->parsed() && bench_options.prompt + bench_options.generate == 0)
     die({pocket::Errc::invalid_argument, "--prompt 0 --generate 0: there is nothing to measure"});
+  if (bench_app->parsed() && bench_options.profile && bench_options.generate == 0)
+    die({pocket::Errc::invalid_argument, "--profile --generate 0: it is decoding that is profiled"});
 
   if (chat_app->parsed()) return chat(options, talk);
   if (generate_app->parsed()) return generate(options, talk);

@@ -44,14 +44,15 @@ POCKET_ALWAYS_INLINE void attention_scores(const AttentionChunk& c, std::size_t 
 // Columns d..d+16W-1 of the output, for H heads from h0 on.
 template <int H, int W>
 POCKET_ALWAYS_INLINE void attention_values(const AttentionChunk& c, std::size_t h0, std::size_t d) {
-  const f16 *v = c.v + d, *next = c.next + d / tile_rows * tile_rows * c.count;
+  const f16* v = c.v + d;
+  const auto next = reinterpret_cast<std::uintptr_t>(c.next) + d * c.count * sizeof(f16);
   const float* p = c.scores + h0 * attention_chunk;
   Rows acc[H][W];
   for (int h = 0; h < H; ++h)
     for (int w = 0; w < W; ++w) acc[h][w] = zero();
 #pragma GCC unroll 2
   for (std::size_t j = 0; j < c.count; ++j, v += c.head_dim, ++p) {
-    __builtin_prefetch(next + j * tile_rows * W, 0, 2);
+    __builtin_prefetch(reinterpret_cast<const void*>(next + j * W * tile_rows * sizeof(f16)), 0, 2);
     Rows values[W];
 #pragma GCC unroll 2
     for (int w = 0; w < W; ++w)

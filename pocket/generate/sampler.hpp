@@ -41,16 +41,30 @@ struct SamplingOptions {
   std::uint64_t seed = 0;
 };
 
+namespace detail {
+
+// The first place from `i` on whose logit is greater than `limit` or NaN; the number of logits if there is none. Most
+// are not, so whole blocks are looked at, without a branch for each logit.
+inline std::size_t next_above(std::span<const float> logits, std::size_t i, float limit) noexcept {
+  constexpr std::size_t block = 32;
+  for (; i + block <= logits.size(); i += block) {
+    unsigned above = 0;
+    for (std::size_t j = 0; j < block; ++j) above |= static_cast<unsigned>(!(logits[i + j] <= limit));
+    if (above != 0) break;
+  }
+  while (i < logits.size() && logits[i] <= limit) ++i;
+  return i;
+}
+
+}  // namespace detail
+
 // The first of the greatest logits; -1 if there are none, or if one is NaN (no token may come of a broken model).
 inline std::int32_t arg_max(std::span<const float> logits) noexcept {
   if (logits.empty() || std::isnan(logits[0])) return -1;
   std::size_t best = 0;
-  float greatest = logits[0];
-  for (std::size_t i = 1; i < logits.size(); ++i) {
-    if (logits[i] <= greatest) continue;  // false for NaN too: one comparison for most logits
+  for (std::size_t i = 1; (i = detail::next_above(logits, i, logits[best])) < logits.size(); ++i) {
     if (std::isnan(logits[i])) return -1;
     best = i;
-    greatest = logits[i];
   }
   return static_cast<std::int32_t>(best);
 }
@@ -222,8 +236,7 @@ class Sampler {
     }
     std::make_heap(begin, end, better);
     float lowest = candidates_.front().logit;
-    for (std::size_t i = top_k_; i < logits.size(); ++i) {
-      if (logits[i] <= lowest) continue;  // false for NaN too
+    for (std::size_t i = top_k_; (i = detail::next_above(logits, i, lowest)) < logits.size(); ++i) {
       if (std::isnan(logits[i])) return -1;
       std::pop_heap(begin, end, better);
       candidates_.back() = {logits[i], static_cast<std::int32_t>(i)};
