@@ -43,16 +43,16 @@ POCKET_ALWAYS_INLINE void attention_scores(const AttentionChunk& c, std::size_t 
 
 // Columns d..d+16W-1 of the output, for H heads from h0 on.
 template <int H, int W>
-POCKET_ALWAYS_INLINE void attention_values(const AttentionChunk& c, std::size_t h0, std::size_t d) {
+POCKET_ALWAYS_INLINE void attention_values(const AttentionChunk& c, std::size_t h0, std::size_t d,
+                                           std::uintptr_t next) {
   const f16* v = c.v + d;
-  const auto next = reinterpret_cast<std::uintptr_t>(c.next) + d * c.count * sizeof(f16);
   const float* p = c.scores + h0 * attention_chunk;
   Rows acc[H][W];
   for (int h = 0; h < H; ++h)
     for (int w = 0; w < W; ++w) acc[h][w] = zero();
 #pragma GCC unroll 2
   for (std::size_t j = 0; j < c.count; ++j, v += c.head_dim, ++p) {
-    __builtin_prefetch(reinterpret_cast<const void*>(next + j * W * tile_rows * sizeof(f16)), 0, 2);
+    if (j % 2 == 0) __builtin_prefetch(reinterpret_cast<const void*>(next + j * W * tile_rows), 0, 2);
     Rows values[W];
 #pragma GCC unroll 2
     for (int w = 0; w < W; ++w)
@@ -76,10 +76,12 @@ void attention_heads(const AttentionChunk& c, std::size_t h0) {
   std::size_t j = 0, d = 0;
   for (; j + keys <= c.count; j += keys) attention_scores<H, rows_at_once>(c, h0, j);
   for (; j < c.count; j += key_block) attention_scores<H, 1>(c, h0, j);
+  auto next = reinterpret_cast<std::uintptr_t>(c.next);
   for (std::size_t h = h0; h < h0 + H; ++h)
-    softmax_partial(c.scores + h * attention_chunk, c.count, c.max[h], c.sum[h]);
-  for (; d + columns <= c.head_dim; d += columns) attention_values<H, rows_at_once>(c, h0, d);
-  for (; d < c.head_dim; d += tile_rows) attention_values<H, 1>(c, h0, d);
+    softmax_partial(c.scores + h * attention_chunk, c.count, c.max[h], c.sum[h], next + (h - h0) * c.count * 8);
+  next += H * c.count * 8;
+  for (; d + columns <= c.head_dim; d += columns) attention_values<H, rows_at_once>(c, h0, d, next + d * c.count);
+  for (; d < c.head_dim; d += tile_rows) attention_values<H, 1>(c, h0, d, next + d * c.count);
 }
 
 // The heads from h0 on that fill no whole group: H of them, or fewer.
