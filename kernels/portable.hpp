@@ -177,6 +177,13 @@ POCKET_ALWAYS_INLINE void dot(const Unpacked& u, const std::int8_t* a, RowsI (&s
       sum[g].v[r] = dot_16(u.codes[r] + g * Format::group, wide + g * Format::group, Format::group);
 }
 
+template <class Format>
+POCKET_ALWAYS_INLINE void dot_pair(const Unpacked& u, const std::int8_t* a, std::size_t stride,
+                                   RowsI (&first)[Format::groups], RowsI (&second)[Format::groups]) {
+  dot<Format, A8>(u, a, first);
+  dot<Format, A8>(u, a + stride, second);
+}
+
 template <class Format, class Form>
 POCKET_ALWAYS_INLINE void dot_packed(const std::byte* codes, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
   Unpacked u;

@@ -5,6 +5,7 @@
 //   Unpacked                 a tile's codes in the form that `dot` wants
 //   unpack<Format>(codes, unpacked)
 //   dot<Format, Form>(unpacked, activation codes, RowsI (&sum)[groups])          sums complete in int32
+//   dot_pair<Format>(unpacked, activation codes, stride, first, second)           the same of two tokens with A8
 //   dot_packed<Format, Form>(codes, activation codes, sum)                        the same from the tile itself
 //   streams_at_once          1, or 2 where reading two places in turn is faster than one
 // No include guard: it is meant to be included several times.
@@ -108,7 +109,15 @@ void gemm(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
         const TileScales<Format> scales = load_scales<Format>(tile, minus_offset);
         const std::int8_t* codes = p.a.codes + i0 * stride + kt * tile_cols * Form::bytes_per_code;
         const GroupScale* group = p.a.scales + i0 * k_tiles + kt;
-        for (std::size_t i = 0; i < tokens; ++i, codes += stride, group += k_tiles) {
+        std::size_t i = 0;
+        if constexpr (Form::bytes_per_code == 1)
+          for (; i + 2 <= tokens; i += 2, codes += 2 * stride, group += 2 * k_tiles) {
+            RowsI first[Format::groups], second[Format::groups];
+            dot_pair<Format>(unpacked, codes, stride, first, second);
+            accumulate<Format>(acc[i], first, scales, group[0]);
+            accumulate<Format>(acc[i + 1], second, scales, group[k_tiles]);
+          }
+        for (; i < tokens; ++i, codes += stride, group += k_tiles) {
           RowsI sum[Format::groups];
           dot<Format, Form>(unpacked, codes, sum);
           accumulate<Format>(acc[i], sum, scales, *group);

@@ -15,8 +15,14 @@
 // variable, even where it unrolls the loop afterwards. Nested lambdas over index sequences make the same code, and take
 // twice as long to compile.
 
+// Two tokens with 8-bit activations share each register of codes, as the two planes of a 16-bit one do.
+struct A8Pair {
+  static constexpr std::size_t bytes_per_code = 1;
+};
 template <class Form>
 inline constexpr std::size_t planes_of = Form::bytes_per_code;
+template <>
+inline constexpr std::size_t planes_of<A8Pair> = 2;
 
 // 16 columns of activations, one register per plane and half.
 template <class Form>
@@ -24,8 +30,10 @@ struct Columns {
   Register low[planes_of<Form>], high[planes_of<Form>];
 };
 template <class Form>
-POCKET_ALWAYS_INLINE Columns<Form> load_columns(const std::int8_t* a) {
-  if constexpr (planes_of<Form> == 2)
+POCKET_ALWAYS_INLINE Columns<Form> load_columns(const std::int8_t* a, std::size_t stride) {
+  if constexpr (std::is_same_v<Form, A8Pair>)
+    return {{broadcast_64(a), broadcast_64(a + stride)}, {broadcast_64(a + 8), broadcast_64(a + stride + 8)}};
+  else if constexpr (planes_of<Form> == 2)
     return {{broadcast_64(a), broadcast_64(a + 8)}, {broadcast_64(a + 16), broadcast_64(a + 24)}};
   else
     return {{broadcast_64(a)}, {broadcast_64(a + 8)}};
@@ -51,10 +59,11 @@ POCKET_ALWAYS_INLINE void add_part(GroupSums<Form>& sums, const Source& source, 
   add_products<First>(sums.part[i][0], low, high, a.low[0], a.high[0]);
   if constexpr (planes_of<Form> == 2) add_products<First>(sums.part[i][1], low, high, a.low[1], a.high[1]);
 }
-// Block b of the tile, 16 columns. a: the token's codes of the whole tile.
+// Block b of the tile, 16 columns. a: the token's codes of the whole tile; the second one's are `stride` bytes further.
 template <bool First, class Form, class Source>
-POCKET_ALWAYS_INLINE void add_block(GroupSums<Form>& sums, const Source& source, const std::int8_t* a, std::size_t b) {
-  const Columns<Form> columns = load_columns<Form>(a + b * 16 * planes_of<Form>);
+POCKET_ALWAYS_INLINE void add_block(GroupSums<Form>& sums, const Source& source, const std::int8_t* a,
+                                    std::size_t stride, std::size_t b) {
+  const Columns<Form> columns = load_columns<Form>(a + b * 16 * Form::bytes_per_code, stride);
   add_part<First>(sums, source, columns, b, 0);
   add_part<First>(sums, source, columns, b, 1);
   if constexpr (parts == 4) {
@@ -63,29 +72,47 @@ POCKET_ALWAYS_INLINE void add_block(GroupSums<Form>& sums, const Source& source,
   }
 }
 
-template <class Form>
+// The planes of one part of the rows joined; of a pair, those of one token.
+template <std::size_t Token, class Form>
 POCKET_ALWAYS_INLINE Register total(const Register (&part)[planes_of<Form>]) {
-  if constexpr (planes_of<Form> == 2)
+  if constexpr (Form::bytes_per_code == 2)
     return Dot::total(part[0], part[planes_of<Form> - 1]);
   else
-    return Dot::total(part[0]);
+    return Dot::total(part[Token]);
+}
+template <std::size_t Token, class Form>
+POCKET_ALWAYS_INLINE void join_parts(const GroupSums<Form>& sums, RowsI& sum) {
+  if constexpr (parts == 4)
+    join(sum, total<Token, Form>(sums.part[0]), total<Token, Form>(sums.part[1]), total<Token, Form>(sums.part[2]),
+         total<Token, Form>(sums.part[parts - 1]));
+  else
+    join(sum, total<Token, Form>(sums.part[0]), total<Token, Form>(sums.part[1]));
 }
 
 // 16 rows x one group of 16 * Blocks columns, from block b on. The sums stay in registers over the blocks.
 template <std::size_t Blocks, class Form, class Source>
+POCKET_ALWAYS_INLINE void add_group(GroupSums<Form>& sums, const Source& source, const std::int8_t* a,
+                                    std::size_t stride, std::size_t b) {
+  add_block<true>(sums, source, a, stride, b);
+  add_block<false>(sums, source, a, stride, b + 1);
+  if constexpr (Blocks == 4) {
+    add_block<false>(sums, source, a, stride, b + 2);
+    add_block<false>(sums, source, a, stride, b + 3);
+  }
+}
+template <std::size_t Blocks, class Form, class Source>
 POCKET_ALWAYS_INLINE void dot_group(const Source& source, const std::int8_t* a, std::size_t b, RowsI& sum) {
   GroupSums<Form> sums;
-  add_block<true>(sums, source, a, b);
-  add_block<false>(sums, source, a, b + 1);
-  if constexpr (Blocks == 4) {
-    add_block<false>(sums, source, a, b + 2);
-    add_block<false>(sums, source, a, b + 3);
-  }
-  if constexpr (parts == 4)
-    join(sum, total<Form>(sums.part[0]), total<Form>(sums.part[1]), total<Form>(sums.part[2]),
-         total<Form>(sums.part[parts - 1]));
-  else
-    join(sum, total<Form>(sums.part[0]), total<Form>(sums.part[1]));
+  add_group<Blocks>(sums, source, a, 0, b);
+  join_parts<0>(sums, sum);
+}
+template <std::size_t Blocks, class Source>
+POCKET_ALWAYS_INLINE void dot_group_pair(const Source& source, const std::int8_t* a, std::size_t stride, std::size_t b,
+                                         RowsI& first, RowsI& second) {
+  GroupSums<A8Pair> sums;
+  add_group<Blocks>(sums, source, a, stride, b);
+  join_parts<0>(sums, first);
+  join_parts<1>(sums, second);
 }
 
 template <class Format, class Form, class Source>
@@ -94,4 +121,14 @@ POCKET_ALWAYS_INLINE void dot_4bit(const Source& source, const std::int8_t* a, R
   static_assert(blocks == 2 || blocks == 4);
   dot_group<blocks, Form>(source, a, 0, sum[0]);
   if constexpr (Format::groups == 2) dot_group<blocks, Form>(source, a, blocks, sum[Format::groups - 1]);
+}
+
+// The same for two tokens with 8-bit activations.
+template <class Format, class Source>
+POCKET_ALWAYS_INLINE void dot_4bit_pair(const Source& source, const std::int8_t* a, std::size_t stride,
+                                        RowsI (&first)[Format::groups], RowsI (&second)[Format::groups]) {
+  constexpr std::size_t blocks = 4 / Format::groups;
+  dot_group_pair<blocks>(source, a, stride, 0, first[0], second[0]);
+  if constexpr (Format::groups == 2)
+    dot_group_pair<blocks>(source, a, stride, blocks, first[Format::groups - 1], second[Format::groups - 1]);
 }
