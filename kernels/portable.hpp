@@ -84,12 +84,14 @@ POCKET_ALWAYS_INLINE Rows power_of_two(const Rows& n) {
       },
       n);
 }
-POCKET_ALWAYS_INLINE float sum_of(Rows a) {
+POCKET_ALWAYS_INLINE float sum_of(const Rows& rows) {
+  Rows a = rows;
   for (std::size_t half = 8; half > 0; half /= 2)
     for (std::size_t i = 0; i < half; ++i) a.v[i] += a.v[i + half];
   return a.v[0];
 }
-POCKET_ALWAYS_INLINE float max_of(Rows a) {
+POCKET_ALWAYS_INLINE float max_of(const Rows& rows) {
+  Rows a = rows;
   for (std::size_t half = 8; half > 0; half /= 2)
     for (std::size_t i = 0; i < half; ++i) a.v[i] = a.v[i] < a.v[i + half] ? a.v[i + half] : a.v[i];
   return a.v[0];

@@ -1,14 +1,14 @@
 // One chunk of attention (see AttentionChunk), written once over an instruction set's Rows: sixteen positions side by
 // side for the scores, sixteen columns of the head for the values. `heads_at_once` query heads share each conversion of
-// K and V, `rows_at_once` Rows each broadcast of a query or weight: at least eight accumulators, which cover the
-// latency of a fused multiply-add (4 cycles) on two ports, and fewer loads than multiply-adds. Included inside an
-// instruction set's namespace and target region, after exp.inl. No include guard.
+// K and V (7 or 4; what is left over, fewer), `rows_at_once` Rows each broadcast of a query or weight: at least eight
+// accumulators, which cover the latency of a fused multiply-add (4 cycles) on two ports, and fewer loads than
+// multiply-adds. Included inside an instruction set's namespace and target region, after exp.inl. No include guard.
 
 // Scores of W blocks of keys from position j on, for H heads from h0 on. Memory is to be as busy here as in the values'
 // loop: for each line of keys one of the values is fetched to the second-level cache, and there, for each line of
 // values, one of what comes next.
 template <int H, int W>
-POCKET_ALWAYS_INLINE void attention_scores(const AttentionChunk& c, std::size_t h0, std::size_t j) {
+void attention_scores(const AttentionChunk& c, std::size_t h0, std::size_t j) {
   constexpr std::size_t ahead = 512;  // values, 1 KB: to the first-level cache
   const std::size_t block = key_block * c.head_dim;
   const float* q = c.q + h0 * c.head_dim;
@@ -16,7 +16,6 @@ POCKET_ALWAYS_INLINE void attention_scores(const AttentionChunk& c, std::size_t 
   Rows acc[H][W];
   for (int h = 0; h < H; ++h)
     for (int w = 0; w < W; ++w) acc[h][w] = zero();
-#pragma GCC unroll 2
   for (std::size_t d = 0; d < c.head_dim; ++d, ++q, k += key_block, v += key_block) {
     Rows keys[W];
 #pragma GCC unroll 2
@@ -43,14 +42,12 @@ POCKET_ALWAYS_INLINE void attention_scores(const AttentionChunk& c, std::size_t 
 
 // Columns d..d+16W-1 of the output, for H heads from h0 on.
 template <int H, int W>
-POCKET_ALWAYS_INLINE void attention_values(const AttentionChunk& c, std::size_t h0, std::size_t d,
-                                           std::uintptr_t next) {
+void attention_values(const AttentionChunk& c, std::size_t h0, std::size_t d, std::uintptr_t next) {
   const f16* v = c.v + d;
   const float* p = c.scores + h0 * attention_chunk;
   Rows acc[H][W];
   for (int h = 0; h < H; ++h)
     for (int w = 0; w < W; ++w) acc[h][w] = zero();
-#pragma GCC unroll 2
   for (std::size_t j = 0; j < c.count; ++j, v += c.head_dim, ++p) {
     if (j % 2 == 0) __builtin_prefetch(reinterpret_cast<const void*>(next + j * W * tile_rows), 0, 2);
     Rows values[W];
@@ -75,26 +72,26 @@ void attention_heads(const AttentionChunk& c, std::size_t h0) {
   constexpr std::size_t keys = rows_at_once * key_block, columns = rows_at_once * tile_rows;
   std::size_t j = 0, d = 0;
   for (; j + keys <= c.count; j += keys) attention_scores<H, rows_at_once>(c, h0, j);
-  for (; j < c.count; j += key_block) attention_scores<H, 1>(c, h0, j);
+  for (; j < c.count; j += key_block)
+    for (std::size_t h = h0; h < h0 + H; ++h) attention_scores<1, 1>(c, h, j);
   auto next = reinterpret_cast<std::uintptr_t>(c.next);
   for (std::size_t h = h0; h < h0 + H; ++h)
     softmax_partial(c.scores + h * attention_chunk, c.count, c.max[h], c.sum[h], next + (h - h0) * c.count * 8);
   next += H * c.count * 8;
   for (; d + columns <= c.head_dim; d += columns) attention_values<H, rows_at_once>(c, h0, d, next + d * c.count);
-  for (; d < c.head_dim; d += tile_rows) attention_values<H, 1>(c, h0, d, next + d * c.count);
-}
-
-// The heads from h0 on that fill no whole group: H of them, or fewer.
-template <int H>
-void attention_rest(const AttentionChunk& c, std::size_t h0) {
-  if constexpr (H > 0) {
-    if (c.heads - h0 == H) return attention_heads<H>(c, h0);
-    attention_rest<H - 1>(c, h0);
-  }
+  for (; d < c.head_dim; d += tile_rows)
+    for (std::size_t h = h0; h < h0 + H; ++h) attention_values<1, 1>(c, h, d, next + d * c.count);
 }
 
 inline void attention(const AttentionChunk& c) noexcept {
   std::size_t h = 0;
-  for (; h + heads_at_once <= c.heads; h += heads_at_once) attention_heads<heads_at_once>(c, h);
-  attention_rest<heads_at_once - 1>(c, h);
+  if constexpr (heads_at_once == 7)
+    for (; h + 7 <= c.heads; h += 7) attention_heads<7>(c, h);
+  for (; h + 4 <= c.heads; h += 4) attention_heads<4>(c, h);
+  switch (c.heads - h) {
+    case 3: return attention_heads<3>(c, h);
+    case 2: return attention_heads<2>(c, h);
+    case 1: return attention_heads<1>(c, h);
+    default: return;
+  }
 }

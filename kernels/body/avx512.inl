@@ -4,7 +4,7 @@
 // the activations they stay in registers while many tokens pass. Included inside the instruction set's namespace and
 // target region, after Dot and keep_here. No include guard.
 
-inline constexpr int heads_at_once = 8, rows_at_once = 2;  // attention.inl: sixteen registers of sums
+inline constexpr int heads_at_once = 7, rows_at_once = 2;  // attention.inl: fourteen registers of sums
 
 struct Rows {
   __m512 v;
@@ -168,12 +168,7 @@ POCKET_ALWAYS_INLINE void dot(const Unpacked& u, const std::int8_t* a, RowsI (&s
 template <class Format>
 POCKET_ALWAYS_INLINE void dot_pair(const Unpacked& u, const std::int8_t* a, std::size_t stride,
                                    RowsI (&first)[Format::groups], RowsI (&second)[Format::groups]) {
-  if constexpr (Format::bits == 4) {
-    dot_4bit_pair<Format>(FromUnpacked{u}, a, stride, first, second);
-  } else {
-    dot_8bit<Format, A8>(u.codes, a, first);
-    dot_8bit<Format, A8>(u.codes, a + stride, second);
-  }
+  dot_4bit_pair<Format>(FromUnpacked{u}, a, stride, first, second);
 }
 
 #include "x86_prepare.inl"

@@ -5,8 +5,8 @@
 //   Unpacked                 a tile's codes in the form that `dot` wants
 //   unpack<Format>(codes, unpacked)
 //   dot<Format, Form>(unpacked, activation codes, RowsI (&sum)[groups])          sums complete in int32
-//   dot_pair<Format>(unpacked, activation codes, stride, first, second)           the same of two tokens with A8
-//   dot_packed<Format, Form>(codes, activation codes, sum)                        the same from the tile itself
+//   dot_pair<Format>(unpacked, activation codes, stride, first, second)           the same of two tokens with A8, 4-bit
+//   codes dot_packed<Format, Form>(codes, activation codes, sum)                        the same from the tile itself
 //   streams_at_once          1, or 2 where reading two places in turn is faster than one
 // No include guard: it is meant to be included several times.
 
@@ -82,6 +82,7 @@ POCKET_ALWAYS_INLINE void gemv_streams(const Matmul& p, float* y, std::size_t be
 }
 template <class Format, class Form>
 void gemv(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
+  if constexpr (streams_at_once == 1) return gemv_streams<Format, Form, 1>(p, p.y, block_begin, block_end, 0);
   const std::size_t apart = (block_end - block_begin) / streams_at_once;
   if (apart > 0) gemv_streams<Format, Form, streams_at_once>(p, p.y, block_begin, block_begin + apart, apart);
   const std::size_t rest = block_begin + apart * streams_at_once;
@@ -110,7 +111,7 @@ void gemm(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
         const std::int8_t* codes = p.a.codes + i0 * stride + kt * tile_cols * Form::bytes_per_code;
         const GroupScale* group = p.a.scales + i0 * k_tiles + kt;
         std::size_t i = 0;
-        if constexpr (Form::bytes_per_code == 1)
+        if constexpr (Form::bytes_per_code == 1 && Format::bits == 4 && Format::groups == 1)
           for (; i + 2 <= tokens; i += 2, codes += 2 * stride, group += 2 * k_tiles) {
             RowsI first[Format::groups], second[Format::groups];
             dot_pair<Format>(unpacked, codes, stride, first, second);

@@ -106,15 +106,6 @@ POCKET_ALWAYS_INLINE void dot_group(const Source& source, const std::int8_t* a, 
   add_group<Blocks>(sums, source, a, 0, b);
   join_parts<0>(sums, sum);
 }
-template <std::size_t Blocks, class Source>
-POCKET_ALWAYS_INLINE void dot_group_pair(const Source& source, const std::int8_t* a, std::size_t stride, std::size_t b,
-                                         RowsI& first, RowsI& second) {
-  GroupSums<A8Pair> sums;
-  add_group<Blocks>(sums, source, a, stride, b);
-  join_parts<0>(sums, first);
-  join_parts<1>(sums, second);
-}
-
 template <class Format, class Form, class Source>
 POCKET_ALWAYS_INLINE void dot_4bit(const Source& source, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
   constexpr std::size_t blocks = 4 / Format::groups;  // of 16 columns, in one group
@@ -123,12 +114,13 @@ POCKET_ALWAYS_INLINE void dot_4bit(const Source& source, const std::int8_t* a, R
   if constexpr (Format::groups == 2) dot_group<blocks, Form>(source, a, blocks, sum[Format::groups - 1]);
 }
 
-// The same for two tokens with 8-bit activations.
+// The same for two tokens with 8-bit activations, one group a tile.
 template <class Format, class Source>
 POCKET_ALWAYS_INLINE void dot_4bit_pair(const Source& source, const std::int8_t* a, std::size_t stride,
                                         RowsI (&first)[Format::groups], RowsI (&second)[Format::groups]) {
-  constexpr std::size_t blocks = 4 / Format::groups;
-  dot_group_pair<blocks>(source, a, stride, 0, first[0], second[0]);
-  if constexpr (Format::groups == 2)
-    dot_group_pair<blocks>(source, a, stride, blocks, first[Format::groups - 1], second[Format::groups - 1]);
+  static_assert(Format::groups == 1);
+  GroupSums<A8Pair> sums;
+  add_group<4>(sums, source, a, stride, 0);
+  join_parts<0>(sums, first[0]);
+  join_parts<1>(sums, second[0]);
 }
