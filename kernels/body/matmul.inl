@@ -5,8 +5,8 @@
 //   Unpacked                 a tile's codes in the form that `dot` wants
 //   unpack<Format>(codes, unpacked)
 //   dot<Format, Form>(unpacked, activation codes, RowsI (&sum)[groups])          sums complete in int32
-//   dot_pair<Format>(unpacked, activation codes, stride, first, second)           the same of two tokens with A8, 4-bit
-//   codes dot_packed<Format, Form>(codes, activation codes, sum)                        the same from the tile itself
+//   dot_pair<Format>(unpacked, activation codes, stride, first, second)          two tokens at once: w4_g64, A8
+//   dot_packed<Format, Form>(codes, activation codes, sum)                        one, from the tile itself
 //   streams_at_once          1, or 2 where reading two places in turn is faster than one
 // No include guard: it is meant to be included several times.
 
