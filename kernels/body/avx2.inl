@@ -5,7 +5,7 @@
 // activation: 64 * 127 * 32639 < 2^31. Included inside the instruction set's namespace and target region, after Dot and
 // keep_here. No include guard.
 
-inline constexpr int heads_at_once = 4, rows_at_once = 1;  // attention.inl: eight registers of sums
+inline constexpr std::size_t heads_at_once = 4, rows_at_once = 1;  // attention.inl: eight registers of sums
 
 struct Rows {
   __m256 v[2];

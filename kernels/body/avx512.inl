@@ -4,7 +4,7 @@
 // the activations they stay in registers while many tokens pass. Included inside the instruction set's namespace and
 // target region, after Dot and keep_here. No include guard.
 
-inline constexpr int heads_at_once = 7, rows_at_once = 2;  // attention.inl: fourteen registers of sums
+inline constexpr std::size_t heads_at_once = 7, rows_at_once = 2;  // attention.inl: fourteen registers of sums
 
 struct Rows {
   __m512 v;
@@ -23,9 +23,8 @@ POCKET_ALWAYS_INLINE Rows divide(Rows a, Rows b) { return {_mm512_div_ps(a.v, b.
 POCKET_ALWAYS_INLINE Rows less_select(Rows a, Rows b, Rows x, Rows y) {
   return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), y.v, x.v)};
 }
-POCKET_ALWAYS_INLINE Rows round(Rows a) {
-  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
+// Below 2^31. (g++ 12 warns of its own _mm512_roundscale_ps.)
+POCKET_ALWAYS_INLINE Rows round(Rows a) { return {_mm512_cvtepi32_ps(_mm512_cvtps_epi32(a.v))}; }
 POCKET_ALWAYS_INLINE Rows power_of_two(Rows n) {
   return {
       _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23))};
