@@ -71,6 +71,13 @@ def cpu_name():
     return names[0] if names else platform.processor()
 
 
+def thread_counts(text):
+    counts = list(dict.fromkeys(int(n) for n in text.split(",")))
+    if min(counts) < 1:
+        raise ValueError(text)
+    return counts
+
+
 def spread(values):
     return f"{statistics.median(values):.1f} ({min(values):.1f}–{max(values):.1f})"
 
@@ -83,7 +90,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=os.path.join(HERE, "..", "build"), help="the build directory")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", default=f"1,{os.cpu_count()}", help="thread counts, separated by commas")
+    parser.add_argument("--threads", type=thread_counts, default=f"1,{os.cpu_count()}", help="thread counts, separated by commas")
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--depth", type=int, default=512)
     parser.add_argument("--generate", type=int, default=64)
@@ -116,14 +123,15 @@ def main():
              str(threads)] + sizes)
 
     names = list(engines)
+    phases = [phase for phase, tokens in (("prefill", o.prompt), ("decode", o.generate)) if tokens > 0]
     runs = []
-    for count in [int(n) for n in dict.fromkeys(o.threads.split(","))]:
+    for count in o.threads:
         for r in range(o.rounds):
             for i in range(len(names)):
                 name = names[(r + i) % len(names)]
                 say(f"{count} thread{'s' if count > 1 else ''}, round {r + 1} of {o.rounds}: {name}")
                 result = engines[name](count)
-                for phase in ("prefill", "decode"):
+                for phase in phases:
                     value = result[phase]
                     result[phase] = (value["runs"] if isinstance(value, dict) else value)[0]
                 result["model"] = os.path.basename(result["model"])
@@ -143,8 +151,9 @@ def main():
     peers = [n for n in names if n.startswith("llama")]
     print("| threads | | engine | tokens/s | ÷ llama.cpp | share of the wall |")
     print("|---|---|---|---|---|---|")
-    for count in dict.fromkeys(x["threads"] for x in runs):
-        for phase, label in (("prefill", f"prefill {o.prompt}"), ("decode", f"decode at depth {o.depth}")):
+    for count in o.threads:
+        for phase in phases:
+            label = f"prefill {o.prompt}" if phase == "prefill" else f"decode at depth {o.depth}"
             for name in names:
                 mine = values(name, count, phase)
                 against = ""

@@ -14,55 +14,26 @@
 #include "kernels/avx512vnni.hpp"
 #include "kernels/avxvnni.hpp"
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
+#define POCKET_BENCH_TARGET "avx2,fma,f16c"
 namespace bench::avx2 {
 using pocket::avx2::Dot, pocket::avx2::Register;
 #include "dot_peak.inl"
 }  // namespace bench::avx2
-#if defined(__clang__)
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("avxvnni,avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC target("avxvnni")
-#endif
+#define POCKET_BENCH_TARGET "avxvnni,avx2,fma,f16c"
 namespace bench::avxvnni {
 using pocket::avxvnni::Dot, pocket::avxvnni::Register;
 #include "dot_peak.inl"
 }  // namespace bench::avxvnni
-#if defined(__clang__)
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"))), \
-                             apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
-#endif
+#define POCKET_BENCH_TARGET "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"
 namespace bench::avx512bw {
 using pocket::avx512bw::Dot, pocket::avx512bw::Register;
 #include "dot_peak.inl"
 }  // namespace bench::avx512bw
-#if defined(__clang__)
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("avx512vnni,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"))), \
-                             apply_to = function)
-#else
-#pragma GCC target("avx512vnni")
-#endif
+#define POCKET_BENCH_TARGET "avx512vnni,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"
 namespace bench::avx512vnni {
 using pocket::avx512vnni::Dot, pocket::avx512vnni::Register;
 #include "dot_peak.inl"
 }  // namespace bench::avx512vnni
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
 #endif
 
 namespace bench {

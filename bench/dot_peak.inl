@@ -1,6 +1,7 @@
-// Included inside an instruction set's target region, where Dot and Register are its own. Makes `steps` rounds of eight
-// dot products, whose operands stay in registers, and returns the multiply-adds of one round. No include guard.
-inline double dot_peak(std::size_t steps) {
+// Included where Dot and Register are an instruction set's own, and POCKET_BENCH_TARGET its target. Makes `steps`
+// rounds of eight dot products, whose operands stay in registers, and returns the multiply-adds of one round. No
+// include guard.
+__attribute__((target(POCKET_BENCH_TARGET))) inline double dot_peak(std::size_t steps) {
   constexpr int sums_at_once = 8;  // cover the latency: 5 cycles, two ports at most
   Register q, a, sums[sums_at_once] = {};
   std::memset(&q, 15, sizeof q);
@@ -14,3 +15,4 @@ inline double dot_peak(std::size_t steps) {
   }
   return sums_at_once * static_cast<double>(sizeof(Register));
 }
+#undef POCKET_BENCH_TARGET

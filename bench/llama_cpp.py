@@ -100,11 +100,13 @@ def main():
     result = {"model": os.path.basename(o.model), "threads": o.threads, "prefill": [], "decode": []}
     for _ in range(o.repeat):
         llama.clear()
-        result["prefill"].append(o.prompt / llama.prefill(tokens[: o.prompt]))
-        if o.depth != o.prompt:
-            llama.clear()
-            llama.prefill(tokens[: o.depth])
-        result["decode"].append(o.generate / sum(llama.decode([token]) for token in tokens[: o.generate]))
+        if o.prompt > 0:
+            result["prefill"].append(o.prompt / llama.prefill(tokens[: o.prompt]))
+        if o.generate > 0:
+            if o.depth != o.prompt:
+                llama.clear()
+                llama.prefill(tokens[: o.depth])
+            result["decode"].append(o.generate / sum(llama.decode([token]) for token in tokens[: o.generate]))
     print(json.dumps(result))
 
 

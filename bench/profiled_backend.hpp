@@ -1,5 +1,5 @@
 // A backend around another that adds up the time of each of the graph's operations: a compile-time policy like any
-// other. One reading of the clock (some 30 ns) an operation, about 170 a token.
+// other. One reading of the clock an operation, about 170 a token.
 #ifndef POCKET_BENCH_PROFILED_BACKEND_HPP
 #define POCKET_BENCH_PROFILED_BACKEND_HPP
 

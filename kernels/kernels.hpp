@@ -48,7 +48,8 @@ inline constexpr std::size_t key_block = 16;
 //
 // q: [heads][head_dim], already scaled by 1/sqrt(head_dim). k: blocks of 16 positions, [block][head_dim][16] float16
 // (16 positions side by side: no horizontal sums). v: [position][head_dim] float16. count: 1..attention_chunk.
-// next: what the caller will read after this chunk, as many bytes as k has: it is prefetched meanwhile. Any address.
+// next: what the caller will read after this chunk, up to as many bytes as k has: it is prefetched meanwhile. Any
+// address, also none.
 // scores: scratch, [heads][attention_chunk]. The last block of k is read whole, whatever lies beyond `count`.
 // head_dim is a multiple of 16.
 struct AttentionChunk {

@@ -105,6 +105,25 @@ TEST_CASE("arg_max takes the first of equals, and no NaN") {
   }
 }
 
+// Logits are looked at in blocks of 32: the first block, one in the middle, and what is left over.
+TEST_CASE("the greatest logit and a NaN are found at every place") {
+  constexpr std::size_t vocab = 100;
+  Sampler best_of_three = make({.temperature = 1e-4f, .top_p = 1, .top_k = 3}, vocab);
+  for (std::size_t at = 0; at < vocab; ++at) {
+    CAPTURE(at);
+    Floats v(vocab);
+    for (std::size_t i = 0; i < vocab; ++i) v[i] = static_cast<float>(i * 37 % vocab);
+    v[at] = 1000;
+    REQUIRE(arg_max(v) == static_cast<std::int32_t>(at));
+    const auto drawn = best_of_three.sample(v);
+    REQUIRE(drawn);
+    REQUIRE(*drawn == static_cast<std::int32_t>(at));
+    v[at] = nan_value;
+    REQUIRE(arg_max(v) == -1);
+    REQUIRE_FALSE(best_of_three.sample(v));
+  }
+}
+
 TEST_CASE("the generator gives its authors' numbers, and draws below n") {
   // SplitMix64 from the seed 1234567, then xoshiro256** from the state 1, 2, 3, 4: the published test vectors.
   Random seeded(1234567);

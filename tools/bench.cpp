@@ -48,12 +48,10 @@ struct Measured {
   std::size_t peak_bytes = 0;
 };
 
-double kv_bytes_per_position(const RuntimeSpec& s) {
-  return static_cast<double>(KvCache::values(s, 16) / 16 * sizeof(f16));
-}
 // Keys and values that a token reads, at the mean depth.
 double kv_bytes(const LoadedModel& m, const BenchOptions& o) {
-  return kv_bytes_per_position(m.spec) * (static_cast<double>(o.depth) + static_cast<double>(o.generate) / 2);
+  const double per_position = static_cast<double>(KvCache::values(m.spec, 16) / 16 * sizeof(f16));
+  return per_position * (static_cast<double>(o.depth) + static_cast<double>(o.generate) / 2);
 }
 // Every tile once; of the embedding apart from a tied head, one row.
 double bytes_per_token(const LoadedModel& m, const BenchOptions& o) {
@@ -216,8 +214,7 @@ void print_parts(const Measured& r) {
   std::printf("  a decoded token, parts           ms   of all    wall's ms   share of the wall\n");
   for (const Part& p : r.parts) {
     const double s = spread(p.seconds).median;
-    const bool apart =
-        &p == &r.parts.back();  // the sampler is not in the token's time, and its logits are in the cache
+    const bool apart = &p == &r.parts.back();  // the sampler: not in the token's time, its logits in the cache
     std::printf("    %-24s %8.3f   %5.1f%%", p.name.c_str(), s * 1e3, 100 * s / total);
     if (p.bytes > 0 && !apart) std::printf("     %8.3f   %8.2f", p.bytes / wall * 1e3, p.bytes / wall / s);
     std::printf("%s\n", apart ? "   (after it)" : "");

@@ -1,8 +1,9 @@
 // One chunk of attention (see AttentionChunk), written once over an instruction set's Rows: sixteen positions side by
 // side for the scores, sixteen columns of the head for the values. `heads_at_once` query heads share each conversion of
-// K and V (7 or 4; what is left over, fewer), `rows_at_once` Rows each broadcast of a query or weight: at least eight
-// accumulators, which cover the latency of a fused multiply-add (4 cycles) on two ports, and fewer loads than
-// multiply-adds. Included inside an instruction set's namespace and target region, after exp.inl. No include guard.
+// K and V (what is left over goes by four, and then by fewer), `rows_at_once` Rows each broadcast of a query or weight:
+// at least eight accumulators, which cover the latency of a fused multiply-add (4 cycles) on two ports, and fewer loads
+// than multiply-adds. Included inside an instruction set's namespace and target region, after exp.inl. No include
+// guard.
 
 // Scores of W blocks of keys from position j on, for H heads from h0 on. Memory is to be as busy here as in the values'
 // loop: for each line of keys one of the values is fetched to the second-level cache, and there, for each line of
@@ -81,8 +82,8 @@ void attention_heads(const AttentionChunk& c, std::size_t h0) {
 
 inline void attention(const AttentionChunk& c) noexcept {
   std::size_t h = 0;
-  if constexpr (heads_at_once == 7)
-    for (; h + 7 <= c.heads; h += 7) attention_heads<7>(c, h);
+  if constexpr (heads_at_once > 4)
+    for (; h + heads_at_once <= c.heads; h += heads_at_once) attention_heads<heads_at_once>(c, h);
   for (; h + 4 <= c.heads; h += 4) attention_heads<4>(c, h);
   switch (c.heads - h) {
     case 3: return attention_heads<3>(c, h);

@@ -82,10 +82,12 @@ POCKET_ALWAYS_INLINE void gemv_streams(const Matmul& p, float* y, std::size_t be
 }
 template <class Format, class Form>
 void gemv(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
-  if constexpr (streams_at_once == 1) return gemv_streams<Format, Form, 1>(p, p.y, block_begin, block_end, 0);
-  const std::size_t apart = (block_end - block_begin) / streams_at_once;
-  if (apart > 0) gemv_streams<Format, Form, streams_at_once>(p, p.y, block_begin, block_begin + apart, apart);
-  const std::size_t rest = block_begin + apart * streams_at_once;
+  std::size_t rest = block_begin;
+  if constexpr (streams_at_once > 1) {
+    const std::size_t apart = (block_end - block_begin) / streams_at_once;
+    if (apart > 0) gemv_streams<Format, Form, streams_at_once>(p, p.y, block_begin, block_begin + apart, apart);
+    rest += apart * streams_at_once;
+  }
   if (rest < block_end) gemv_streams<Format, Form, 1>(p, p.y + (rest - block_begin) * tile_rows, rest, block_end, 0);
 }
 

@@ -1,6 +1,5 @@
-// Activations to codes on x86, with 256 bits everywhere: as fast as 512, or faster (the reductions at the end weigh
-// more than the loop). Included inside an x86 instruction set's namespace and target region, after load_256. No include
-// guard.
+// Activations to codes on x86, with 256 bits everywhere: 512 took longer (Skylake-X). Included inside an x86
+// instruction set's namespace and target region, after load_256. No include guard.
 
 // Quantises 64 floats (see quant/activations.hpp).
 template <class Form>
