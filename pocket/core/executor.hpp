@@ -104,8 +104,9 @@ class ThreadPool final : public Executor {
     }
     body_ = &body;
     done_.store(0, std::memory_order_relaxed);
-    const std::uint64_t all = n, parts = concurrency();
-    for (std::uint64_t p = 0; p < parts; ++p)  // publishes body_ and done_
+    const std::uint64_t all = n;
+    const unsigned parts = concurrency();
+    for (unsigned p = 0; p < parts; ++p)  // publishes body_ and done_
       parts_[p].left.store(pack(all * p / parts, all * (p + 1) / parts), std::memory_order_release);
     wake_.fetch_add(1);
     if (sleepers_.load() > 0) wake_.notify_all();
@@ -158,7 +159,7 @@ class ThreadPool final : public Executor {
         const std::uint64_t first = s >> 32, end = s & 0xffffffffu;
         const std::uint64_t after = p == 0 ? pack(first + 1, end) : pack(first, end - 1);
         if (!left.compare_exchange_weak(s, after, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
-        (*body_)(p == 0 ? first : end - 1, worker);
+        (*body_)(static_cast<std::size_t>(p == 0 ? first : end - 1), worker);
         ++count;
         s = left.load(std::memory_order_acquire);
       }
