@@ -44,6 +44,7 @@ inline constexpr std::size_t streams_at_once = 2;
 // columns, stay within int16 (30720 < 32768). One vpmaddwd per group and plane widens them, by 256 for the high plane
 // and by 1 for the low.
 struct Dot {
+  static constexpr bool sums_64_columns = false;
   static POCKET_ALWAYS_INLINE __m512i product(__m512i q, __m512i a) { return _mm512_maddubs_epi16(q, a); }
   static POCKET_ALWAYS_INLINE __m512i add(__m512i sums, __m512i q, __m512i a) {
     return _mm512_add_epi16(sums, product(q, a));

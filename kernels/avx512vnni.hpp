@@ -41,6 +41,7 @@ inline constexpr std::size_t streams_at_once = 1;
 
 // vpdpbusd adds four products to an int32 lane, vpdpwssd two of int16: nothing saturates, nothing needs widening.
 struct Dot {
+  static constexpr bool sums_64_columns = true;
   static POCKET_ALWAYS_INLINE __m512i add(__m512i sums, __m512i q, __m512i a) {
     return _mm512_dpbusd_epi32(sums, q, a);
   }

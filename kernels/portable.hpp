@@ -25,7 +25,12 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr std::size_t heads_at_once = 4, rows_at_once = 1;  // attention.inl
-inline constexpr std::size_t streams_at_once = 1;                  // matmul.inl
+// matmul.inl
+inline constexpr std::size_t streams_at_once = 1, blocks_at_once = 1;
+template <class Form>
+inline constexpr std::size_t few_tokens = 1;
+template <class Format, class Form>
+inline constexpr std::size_t tokens_at_once = 1;
 
 // Kept in memory, since a vector's length may be unknown to the compiler.
 struct Rows {
@@ -171,7 +176,7 @@ POCKET_ALWAYS_INLINE std::int32_t dot_16(const std::int16_t* a, const std::int16
 }
 
 template <class Format, class Form>
-POCKET_ALWAYS_INLINE void dot(const Unpacked& u, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
+POCKET_ALWAYS_INLINE void dot_unpacked(const Unpacked& u, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
   alignas(64) std::int16_t wide[tile_cols];
   widen<Form>(a, wide);
   for (std::size_t r = 0; r < tile_rows; ++r)
@@ -179,18 +184,18 @@ POCKET_ALWAYS_INLINE void dot(const Unpacked& u, const std::int8_t* a, RowsI (&s
       sum[g].v[r] = dot_16(u.codes[r] + g * Format::group, wide + g * Format::group, Format::group);
 }
 
-template <class Format>
-POCKET_ALWAYS_INLINE void dot_pair(const Unpacked& u, const std::int8_t* a, std::size_t stride,
-                                   RowsI (&first)[Format::groups], RowsI (&second)[Format::groups]) {
-  dot<Format, A8>(u, a, first);
-  dot<Format, A8>(u, a + stride, second);
+template <class Format, class Form>
+POCKET_ALWAYS_INLINE void dot(const Unpacked (&u)[1], const std::int8_t* a, std::size_t,
+                              RowsI (&sum)[1][1][Format::groups]) {
+  dot_unpacked<Format, Form>(u[0], a, sum[0][0]);
 }
 
 template <class Format, class Form>
-POCKET_ALWAYS_INLINE void dot_packed(const std::byte* codes, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
+POCKET_ALWAYS_INLINE void dot_packed(const std::byte* codes, const std::int8_t* a, std::size_t,
+                                     RowsI (&sum)[1][Format::groups]) {
   Unpacked u;
   unpack<Format>(codes, u);
-  dot<Format, Form>(u, a, sum);
+  dot_unpacked<Format, Form>(u, a, sum[0]);
 }
 
 // Quantises 64 floats (see quant/activations.hpp).

@@ -85,6 +85,7 @@ POCKET_ALWAYS_INLINE void keep_here(__m512i&) {}
 inline constexpr std::size_t streams_at_once = 1;
 
 struct Dot {
+  static constexpr bool sums_64_columns = true;
   // A byte's lane of 32 bits: bytes 0 and 2 by one vpmaddwd, 1 and 3 by another.
   static POCKET_ALWAYS_INLINE __m512i add(__m512i sums, __m512i q, __m512i a) {
     const __m512i even =

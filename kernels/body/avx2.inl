@@ -1,10 +1,16 @@
-// 256-bit primitives of x86, over the dot instruction `Dot` of the file that includes this (x86_dot.inl), with
+// 256-bit primitives of x86, over the dot instruction `Dot` of the file that includes this (avx2_dot.inl), with
 //   Dot::add_16(sums, q, a)     int32 lanes: sums + the products of int16 neighbours
 // Four rows share a register of codes; a tile is four of them x two planes = eight sums, four broadcast activations,
 // the mask, and two registers of codes: fifteen of sixteen. 8-bit codes are widened to int16 and meet the whole 16-bit
 // activation: 64 * 127 * 32639 < 2^31. Included inside the instruction set's namespace and target region, after Dot and
 // keep_here. No include guard.
 
+// matmul.inl
+inline constexpr std::size_t blocks_at_once = 1;
+template <class Form>
+inline constexpr std::size_t few_tokens = 4 / Form::bytes_per_code;
+template <class Format, class Form>
+inline constexpr std::size_t tokens_at_once = Format::bits == 4 && Format::groups == 1 ? 2 / Form::bytes_per_code : 1;
 inline constexpr std::size_t heads_at_once = 4, rows_at_once = 1;  // attention.inl: eight registers of sums
 
 struct Rows {
@@ -108,14 +114,8 @@ POCKET_ALWAYS_INLINE void unpack(const std::byte* codes, Unpacked& u) {
 }
 
 using Register = __m256i;
-inline constexpr std::size_t parts = 4;
 
-POCKET_ALWAYS_INLINE void join(RowsI& sum, Register t0, Register t1, Register t2, Register t3) {
-  sum.v[0] = add_pairs(t0, t1);
-  sum.v[1] = add_pairs(t2, t3);
-}
-
-#include "x86_dot.inl"
+#include "avx2_dot.inl"
 
 // ---- 8-bit codes ----------------------------------------------------------------------------------------------------
 
@@ -158,26 +158,22 @@ POCKET_ALWAYS_INLINE void dot_8bit(const std::byte* codes, const std::int8_t* a,
 
 // ---- what the loops call --------------------------------------------------------------------------------------------
 
-template <class Format, class Form>
-POCKET_ALWAYS_INLINE void dot_packed(const std::byte* codes, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
+template <class Format, class Form, std::size_t T>
+POCKET_ALWAYS_INLINE void dot_packed(const std::byte* codes, const std::int8_t* a, std::size_t stride,
+                                     RowsI (&sum)[T][Format::groups]) {
   if constexpr (Format::bits == 4)
-    dot_4bit<Format, Form>(FromTile{codes}, a, sum);
+    dot_tokens<Format, Form>(FromTile{codes}, a, stride, sum);
   else
-    dot_8bit<Format, Form>(codes, a, sum);
+    dot_8bit<Format, Form>(codes, a, sum[0]);
 }
 
-template <class Format, class Form>
-POCKET_ALWAYS_INLINE void dot(const Unpacked& u, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
+template <class Format, class Form, std::size_t T>
+POCKET_ALWAYS_INLINE void dot(const Unpacked (&u)[1], const std::int8_t* a, std::size_t stride,
+                              RowsI (&sum)[1][T][Format::groups]) {
   if constexpr (Format::bits == 4)
-    dot_4bit<Format, Form>(FromUnpacked{u}, a, sum);
+    dot_tokens<Format, Form>(FromUnpacked{u[0]}, a, stride, sum[0]);
   else
-    dot_8bit<Format, Form>(u.codes, a, sum);
-}
-
-template <class Format>
-POCKET_ALWAYS_INLINE void dot_pair(const Unpacked& u, const std::int8_t* a, std::size_t stride,
-                                   RowsI (&first)[Format::groups], RowsI (&second)[Format::groups]) {
-  dot_4bit_pair<Format>(FromUnpacked{u}, a, stride, first, second);
+    dot_8bit<Format, Form>(u[0].codes, a, sum[0][0]);
 }
 
 #include "x86_prepare.inl"

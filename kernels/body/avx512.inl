@@ -1,9 +1,14 @@
-// 512-bit primitives of x86, over the dot instruction `Dot` of the file that includes this (x86_dot.inl), with
+// 512-bit primitives of x86, over the dot instruction `Dot` of the file that includes this (avx512_dot.inl), with
 //   Dot::add_16(sums, q, a)     int32 lanes: sums + the products of int16 neighbours
-// Eight rows share a register of codes. A tile unpacked is sixteen of them; beside two halves x two planes of sums and
-// the activations they stay in registers while many tokens pass. Included inside the instruction set's namespace and
-// target region, after Dot and keep_here. No include guard.
+// Included inside the instruction set's namespace and target region, after Dot and keep_here. No include guard.
 
+// matmul.inl. Sixteen registers of sums hide the dot instruction's latency (5 cycles, two ports), and each load of
+// activations serves two of them: with a load for each dot instruction the loads set the pace (Emerald Rapids).
+inline constexpr std::size_t blocks_at_once = 2;
+template <class Form>
+inline constexpr std::size_t few_tokens = 8;
+template <class Format, class Form>
+inline constexpr std::size_t tokens_at_once = Format::bits == 4 ? 8 / Form::bytes_per_code : 1;
 inline constexpr std::size_t heads_at_once = 7, rows_at_once = 2;  // attention.inl: fourteen registers of sums
 
 struct Rows {
@@ -54,56 +59,28 @@ POCKET_ALWAYS_INLINE __m512i load_512(const void* p) { return _mm512_loadu_si512
 POCKET_ALWAYS_INLINE __m512i broadcast_64(const void* p) {
   return _mm512_broadcastq_epi64(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
 }
-
-// Two lanes a row in `low` (rows 0..7) and `high` (rows 8..15), to one lane a row.
-POCKET_ALWAYS_INLINE RowsI add_pairs(__m512i low, __m512i high) {
-  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
-  return {_mm512_add_epi32(_mm512_permutex2var_epi32(low, even, high), _mm512_permutex2var_epi32(low, odd, high))};
+POCKET_ALWAYS_INLINE __m512i broadcast_32(const void* p) {
+  std::int32_t four;
+  __builtin_memcpy(&four, p, sizeof four);
+  return _mm512_set1_epi32(four);
 }
 
-// ---- 4-bit codes ----------------------------------------------------------------------------------------------------
-
-struct Unpacked {
-  __m512i block[2][8];  // [half][columns 8s..8s+7]
-  const std::byte* codes;
-};
-
-struct FromTile {
-  const std::byte* codes;
-  POCKET_ALWAYS_INLINE void get(std::size_t b, std::size_t half, __m512i& low, __m512i& high) const {
-    const __m512i mask = _mm512_set1_epi8(15);
-    const __m512i two = load_512(codes + (half * 4 + b) * 64);
-    low = _mm512_and_si512(two, mask);
-    high = _mm512_and_si512(_mm512_srli_epi16(two, 4), mask);
-  }
-};
-struct FromUnpacked {
-  const Unpacked& u;
-  POCKET_ALWAYS_INLINE void get(std::size_t b, std::size_t half, __m512i& low, __m512i& high) const {
-    low = u.block[half][2 * b];
-    high = u.block[half][2 * b + 1];
-  }
-};
-
-template <class Format>
-POCKET_ALWAYS_INLINE void unpack(const std::byte* codes, Unpacked& u) {
-  if constexpr (Format::bits == 4) {
-#pragma GCC unroll 2
-    for (std::size_t half = 0; half < 2; ++half)
-#pragma GCC unroll 4
-      for (std::size_t b = 0; b < 4; ++b) FromTile{codes}.get(b, half, u.block[half][2 * b], u.block[half][2 * b + 1]);
-  } else {
-    u.codes = codes;
-  }
+// Two lanes a row in `low` (rows 0..7) and `high` (rows 8..15): the first of each row, the second, their sum.
+POCKET_ALWAYS_INLINE __m512i even_lanes(__m512i low, __m512i high) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  return _mm512_permutex2var_epi32(low, even, high);
+}
+POCKET_ALWAYS_INLINE __m512i odd_lanes(__m512i low, __m512i high) {
+  const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  return _mm512_permutex2var_epi32(low, odd, high);
+}
+POCKET_ALWAYS_INLINE __m512i add_pairs(__m512i low, __m512i high) {
+  return _mm512_add_epi32(even_lanes(low, high), odd_lanes(low, high));
 }
 
 using Register = __m512i;
-inline constexpr std::size_t parts = 2;
 
-POCKET_ALWAYS_INLINE void join(RowsI& sum, Register t0, Register t1) { sum = add_pairs(t0, t1); }
-
-#include "x86_dot.inl"
+#include "avx512_dot.inl"
 
 // ---- 8-bit codes ----------------------------------------------------------------------------------------------------
 
@@ -142,32 +119,28 @@ POCKET_ALWAYS_INLINE void dot_8bit(const std::byte* codes, const std::int8_t* a,
     const auto halve = [&](__m512i x, __m512i y) POCKET_INLINE_LAMBDA {
       return _mm512_add_epi32(_mm512_permutex2var_epi32(x, first, y), _mm512_permutex2var_epi32(x, second, y));
     };
-    sum[g] = add_pairs(halve(quad[0], quad[1]), halve(quad[2], quad[3]));
+    sum[g].v = add_pairs(halve(quad[0], quad[1]), halve(quad[2], quad[3]));
   }
 }
 
 // ---- what the loops call --------------------------------------------------------------------------------------------
 
-template <class Format, class Form>
-POCKET_ALWAYS_INLINE void dot_packed(const std::byte* codes, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
+template <class Format, class Form, std::size_t T>
+POCKET_ALWAYS_INLINE void dot_packed(const std::byte* codes, const std::int8_t* a, std::size_t stride,
+                                     RowsI (&sum)[T][Format::groups]) {
   if constexpr (Format::bits == 4)
-    dot_4bit<Format, Form>(FromTile{codes}, a, sum);
+    dot_halves<Format, Form>(codes, a, stride, sum);
   else
-    dot_8bit<Format, Form>(codes, a, sum);
+    dot_8bit<Format, Form>(codes, a, sum[0]);
 }
 
-template <class Format, class Form>
-POCKET_ALWAYS_INLINE void dot(const Unpacked& u, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
+template <class Format, class Form, std::size_t B, std::size_t T>
+POCKET_ALWAYS_INLINE void dot(const Unpacked (&u)[B], const std::int8_t* a, std::size_t stride,
+                              RowsI (&sum)[B][T][Format::groups]) {
   if constexpr (Format::bits == 4)
-    dot_4bit<Format, Form>(FromUnpacked{u}, a, sum);
+    dot_columns<Format, Form>(u, a, stride, sum);
   else
-    dot_8bit<Format, Form>(u.codes, a, sum);
-}
-
-template <class Format>
-POCKET_ALWAYS_INLINE void dot_pair(const Unpacked& u, const std::int8_t* a, std::size_t stride,
-                                   RowsI (&first)[Format::groups], RowsI (&second)[Format::groups]) {
-  dot_4bit_pair<Format>(FromUnpacked{u}, a, stride, first, second);
+    for (std::size_t b = 0; b < B; ++b) dot_8bit<Format, Form>(u[b].codes, a, sum[b][0]);
 }
 
 #include "x86_prepare.inl"

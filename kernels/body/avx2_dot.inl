@@ -1,15 +1,10 @@
-// 4-bit codes against activations on x86, written once over the register's width and the dot instruction. Included
-// inside an instruction set's namespace and target region, after
-//   Register, parts                  16 rows are `parts` registers of sums, 16 / parts rows each
-//   broadcast_64(p)                  eight signed bytes, repeated
-//   FromTile, FromUnpacked           get(b, i, low, high): part i of block b, columns 16b..16b+7 and 16b+8..16b+15
-//   join(sum, t0, t1[, t2, t3])      int32 sums of the parts, two neighbouring lanes a row, to one lane a row
-// and of the file that chose the instruction
+// 4-bit codes against activations with 256 bits, over the dot instruction of the file that includes this:
 //   Dot::product(q, a)               8 unsigned 4-bit codes a row times 8 signed bytes
 //   Dot::add(sums, q, a)             sums + product
 //   Dot::total(hi, lo), (lo)         a group's sums as int32: 256 * hi + lo
 //   keep_here(sums)
-// No include guard.
+// Included by avx2.inl, after FromTile and FromUnpacked: get(b, i, low, high), part i of block b, columns 16b..16b+7
+// and 16b+8..16b+15. No include guard.
 //
 // The steps are functions and calls written out, not loops: g++ 12 keeps arrays in memory whose index is a loop's
 // variable, even where it unrolls the loop afterwards. Nested lambdas over index sequences make the same code, and take
@@ -27,7 +22,7 @@ inline constexpr std::size_t planes_of<A8Pair> = 2;
 // 16 columns of activations, one register per plane and half.
 template <class Form>
 struct Columns {
-  Register low[planes_of<Form>], high[planes_of<Form>];
+  __m256i low[planes_of<Form>], high[planes_of<Form>];
 };
 template <class Form>
 POCKET_ALWAYS_INLINE Columns<Form> load_columns(const std::int8_t* a, std::size_t stride) {
@@ -42,11 +37,11 @@ POCKET_ALWAYS_INLINE Columns<Form> load_columns(const std::int8_t* a, std::size_
 // A group's sums for 16 rows.
 template <class Form>
 struct GroupSums {
-  Register part[parts][planes_of<Form>];
+  __m256i part[4][planes_of<Form>];  // four rows each
 };
 
 template <bool First>
-POCKET_ALWAYS_INLINE void add_products(Register& sums, Register low, Register high, Register a_low, Register a_high) {
+POCKET_ALWAYS_INLINE void add_products(__m256i& sums, __m256i low, __m256i high, __m256i a_low, __m256i a_high) {
   sums = First ? Dot::product(low, a_low) : Dot::add(sums, low, a_low);
   sums = Dot::add(sums, high, a_high);
   keep_here(sums);
@@ -54,7 +49,7 @@ POCKET_ALWAYS_INLINE void add_products(Register& sums, Register low, Register hi
 template <bool First, class Form, class Source>
 POCKET_ALWAYS_INLINE void add_part(GroupSums<Form>& sums, const Source& source, const Columns<Form>& a, std::size_t b,
                                    std::size_t i) {
-  Register low, high;
+  __m256i low, high;
   source.get(b, i, low, high);
   add_products<First>(sums.part[i][0], low, high, a.low[0], a.high[0]);
   if constexpr (planes_of<Form> == 2) add_products<First>(sums.part[i][1], low, high, a.low[1], a.high[1]);
@@ -66,15 +61,13 @@ POCKET_ALWAYS_INLINE void add_block(GroupSums<Form>& sums, const Source& source,
   const Columns<Form> columns = load_columns<Form>(a + b * 16 * Form::bytes_per_code, stride);
   add_part<First>(sums, source, columns, b, 0);
   add_part<First>(sums, source, columns, b, 1);
-  if constexpr (parts == 4) {
-    add_part<First>(sums, source, columns, b, 2);
-    add_part<First>(sums, source, columns, b, 3);
-  }
+  add_part<First>(sums, source, columns, b, 2);
+  add_part<First>(sums, source, columns, b, 3);
 }
 
 // The planes of one part of the rows joined; of a pair, those of one token.
 template <std::size_t Token, class Form>
-POCKET_ALWAYS_INLINE Register total(const Register (&part)[planes_of<Form>]) {
+POCKET_ALWAYS_INLINE __m256i total(const __m256i (&part)[planes_of<Form>]) {
   if constexpr (Form::bytes_per_code == 2)
     return Dot::total(part[0], part[planes_of<Form> - 1]);
   else
@@ -82,11 +75,8 @@ POCKET_ALWAYS_INLINE Register total(const Register (&part)[planes_of<Form>]) {
 }
 template <std::size_t Token, class Form>
 POCKET_ALWAYS_INLINE void join_parts(const GroupSums<Form>& sums, RowsI& sum) {
-  if constexpr (parts == 4)
-    join(sum, total<Token, Form>(sums.part[0]), total<Token, Form>(sums.part[1]), total<Token, Form>(sums.part[2]),
-         total<Token, Form>(sums.part[parts - 1]));
-  else
-    join(sum, total<Token, Form>(sums.part[0]), total<Token, Form>(sums.part[1]));
+  sum.v[0] = add_pairs(total<Token, Form>(sums.part[0]), total<Token, Form>(sums.part[1]));
+  sum.v[1] = add_pairs(total<Token, Form>(sums.part[2]), total<Token, Form>(sums.part[3]));
 }
 
 // 16 rows x one group of 16 * Blocks columns, from block b on. The sums stay in registers over the blocks.
@@ -106,21 +96,19 @@ POCKET_ALWAYS_INLINE void dot_group(const Source& source, const std::int8_t* a, 
   add_group<Blocks>(sums, source, a, 0, b);
   join_parts<0>(sums, sum);
 }
-template <class Format, class Form, class Source>
-POCKET_ALWAYS_INLINE void dot_4bit(const Source& source, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
-  constexpr std::size_t blocks = 4 / Format::groups;  // of 16 columns, in one group
-  static_assert(blocks == 2 || blocks == 4);
-  dot_group<blocks, Form>(source, a, 0, sum[0]);
-  if constexpr (Format::groups == 2) dot_group<blocks, Form>(source, a, blocks, sum[Format::groups - 1]);
-}
-
-// The same for two tokens with 8-bit activations, one group a tile.
-template <class Format, class Source>
-POCKET_ALWAYS_INLINE void dot_4bit_pair(const Source& source, const std::int8_t* a, std::size_t stride,
-                                        RowsI (&first)[Format::groups], RowsI (&second)[Format::groups]) {
-  static_assert(Format::groups == 1);
-  GroupSums<A8Pair> sums;
-  add_group<4>(sums, source, a, stride, 0);
-  join_parts<0>(sums, first[0]);
-  join_parts<1>(sums, second[0]);
+// One token, or two with 8-bit activations and one group a tile.
+template <class Format, class Form, class Source, std::size_t T>
+POCKET_ALWAYS_INLINE void dot_tokens(const Source& source, const std::int8_t* a, std::size_t stride,
+                                     RowsI (&sum)[T][Format::groups]) {
+  if constexpr (T == 2) {
+    static_assert(Form::bytes_per_code == 1 && Format::groups == 1);
+    GroupSums<A8Pair> sums;
+    add_group<4>(sums, source, a, stride, 0);
+    join_parts<0>(sums, sum[0][0]);
+    join_parts<1>(sums, sum[T - 1][0]);
+  } else {
+    constexpr std::size_t blocks = 4 / Format::groups;  // of 16 columns, in one group
+    dot_group<blocks, Form>(source, a, 0, sum[0][0]);
+    if constexpr (Format::groups == 2) dot_group<blocks, Form>(source, a, blocks, sum[0][Format::groups - 1]);
+  }
 }
