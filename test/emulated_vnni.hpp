@@ -27,8 +27,6 @@ namespace emulated_avxvnni {
 
 POCKET_ALWAYS_INLINE void keep_here(__m256i&) {}
 
-inline constexpr std::size_t streams_at_once = 1;
-
 struct Dot {
   // A byte's lane of 32 bits: bytes 0 and 2 by one vpmaddwd, 1 and 3 by another.
   static POCKET_ALWAYS_INLINE __m256i add(__m256i sums, __m256i q, __m256i a) {
@@ -81,8 +79,6 @@ POCKET_NAMESPACE_BEGIN
 namespace emulated_avx512vnni {
 
 POCKET_ALWAYS_INLINE void keep_here(__m512i&) {}
-
-inline constexpr std::size_t streams_at_once = 1;
 
 struct Dot {
   static constexpr bool sums_64_columns = true;
