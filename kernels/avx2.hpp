@@ -35,6 +35,7 @@ POCKET_ALWAYS_INLINE void keep_here([[maybe_unused]] __m256i& sums) {
 
 // Of one token's product: one place in memory, read in order, is the fastest, or as fast as any.
 inline constexpr std::size_t streams_at_once = 1;
+inline constexpr std::size_t tokens_at_once = 1;
 
 // vpmaddubsw adds two products, at most 2 * 15 * 128 = 3840 in magnitude; eight such pairs, a whole group of 64
 // columns, stay within int16 (30720 < 32768). One vpmaddwd per group and plane widens them, by 256 for the high plane

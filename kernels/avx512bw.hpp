@@ -39,6 +39,7 @@ POCKET_ALWAYS_INLINE void keep_here([[maybe_unused]] __m512i& sums) {
 // Of one token's product: two, far apart, hide each other's waits at a page's end (Skylake-X, one thread: a tenth
 // faster; with two threads as fast).
 inline constexpr std::size_t streams_at_once = 2;
+inline constexpr std::size_t tokens_at_once = 1;
 
 // vpmaddubsw adds two products, at most 2 * 15 * 128 = 3840 in magnitude; eight such pairs, a whole group of 64
 // columns, stay within int16 (30720 < 32768). One vpmaddwd per group and plane widens them, by 256 for the high plane

@@ -38,6 +38,7 @@ POCKET_ALWAYS_INLINE void keep_here([[maybe_unused]] __m512i& sums) {
 
 // Of one token's product: one place in memory, read in order, is the fastest, or as fast as any.
 inline constexpr std::size_t streams_at_once = 1;
+inline constexpr std::size_t tokens_at_once = 1;
 
 // vpdpbusd adds four products to an int32 lane, vpdpwssd two of int16: nothing saturates, nothing needs widening.
 struct Dot {

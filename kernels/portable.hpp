@@ -24,8 +24,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr std::size_t heads_at_once = 4, rows_at_once = 1;  // attention.inl
-inline constexpr std::size_t streams_at_once = 1;                  // matmul.inl
+inline constexpr std::size_t heads_at_once = 4, rows_at_once = 1;      // attention.inl
+inline constexpr std::size_t streams_at_once = 1, tokens_at_once = 1;  // matmul.inl
 
 // Kept in memory, since a vector's length may be unknown to the compiler.
 struct Rows {

@@ -28,6 +28,7 @@ namespace emulated_avxvnni {
 POCKET_ALWAYS_INLINE void keep_here(__m256i&) {}
 
 inline constexpr std::size_t streams_at_once = 1;
+inline constexpr std::size_t tokens_at_once = 1;
 
 struct Dot {
   // A byte's lane of 32 bits: bytes 0 and 2 by one vpmaddwd, 1 and 3 by another.
@@ -83,6 +84,7 @@ namespace emulated_avx512vnni {
 POCKET_ALWAYS_INLINE void keep_here(__m512i&) {}
 
 inline constexpr std::size_t streams_at_once = 1;
+inline constexpr std::size_t tokens_at_once = 1;
 
 struct Dot {
   // A byte's lane of 32 bits: bytes 0 and 2 by one vpmaddwd, 1 and 3 by another.

@@ -1,0 +1,187 @@
+// AArch64 with the dot product, sdot (Cortex-A55, A76, Neoverse N1, Apple M1: 2017 and later).
+#ifndef POCKET_KERNELS_NEON_DOTPROD_HPP
+#define POCKET_KERNELS_NEON_DOTPROD_HPP
+
+#include "../pocket/config.hpp"
+
+#if POCKET_ARCH_ARM64
+#include <arm_neon.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "hwcap.hpp"
+#include "kernels.hpp"
+
+#if !POCKET_TARGET_NEON_DOTPROD
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("dotprod"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("arch=armv8.2-a+dotprod")
+#endif
+#endif
+
+POCKET_NAMESPACE_BEGIN
+
+namespace neon_dotprod {
+
+// Of one token's product: one place in memory, read in order.
+inline constexpr std::size_t streams_at_once = 1;
+// Several tokens: see neon_tokens.inl.
+inline constexpr std::size_t tokens_at_once = 8;
+
+#include "body/neon.inl"
+
+// sdot: four products a lane, two neighbouring lanes a row.
+struct Dot {
+  using Sums = int32x4_t;
+  static POCKET_ALWAYS_INLINE Sums add(Sums sums, int8x16_t q, int8x16_t a) { return vdotq_s32(sums, q, a); }
+  static POCKET_ALWAYS_INLINE Sums product(int8x16_t q, int8x16_t a) { return add(vdupq_n_s32(0), q, a); }
+  static POCKET_ALWAYS_INLINE int32x4_t total(Sums sums) { return sums; }
+};
+
+template <class Dot, class Form, std::size_t Pairs>
+struct Repeated;
+template <class Format, class Form>
+using Method = Repeated<Dot, Form, 8>;
+
+#include "body/neon_dot.inl"
+
+// ---- several tokens -------------------------------------------------------------------------------------------------
+
+// A register of codes is rearranged to four rows x four columns, which meet four columns of one token, a lane of its
+// register: the sums are complete rows, in order.
+struct EightRows {
+  int32x4_t plane[8][2];  // of a token: rows 0..3, 4..7
+
+  POCKET_ALWAYS_INLINE EightRows() {
+    const int32x4_t zero = vdupq_n_s32(0);
+    plane[0][0] = plane[0][1] = plane[1][0] = plane[1][1] = plane[2][0] = plane[2][1] = plane[3][0] = plane[3][1] =
+        zero;
+    plane[4][0] = plane[4][1] = plane[5][0] = plane[5][1] = plane[6][0] = plane[6][1] = plane[7][0] = plane[7][1] =
+        zero;
+  }
+};
+
+template <class>
+struct Staged {
+  POCKET_ALWAYS_INLINE Staged(const std::int8_t* codes, std::size_t bytes) : a(codes), stride(bytes) {}
+  const std::int8_t* a;
+  std::size_t stride;
+};
+
+// Sixteen columns of eight rows: [rows 0..3, 4..7][columns 4c..4c+3].
+struct Quads {
+  int8x16_t q[2][4];
+};
+// Two registers of two rows x eight columns to the left four columns of four rows, or the right four.
+POCKET_ALWAYS_INLINE uint8x16_t left(uint8x16_t a, uint8x16_t b) {
+  return vreinterpretq_u8_u32(vuzp1q_u32(vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b)));
+}
+POCKET_ALWAYS_INLINE uint8x16_t right(uint8x16_t a, uint8x16_t b) {
+  return vreinterpretq_u8_u32(vuzp2q_u32(vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b)));
+}
+template <class Format>
+POCKET_ALWAYS_INLINE void load_quads(int8x16_t (&q)[4], const std::byte* p) {
+  const uint8x16_t r0 = load_bytes(p), r1 = load_bytes(p + 16);
+  const uint8x16_t a = left(r0, r1), b = right(r0, r1);
+  if constexpr (Format::bits == 4) {
+    q[0] = low_nibbles(a);
+    q[1] = low_nibbles(b);
+    q[2] = high_nibbles(a);
+    q[3] = high_nibbles(b);
+  } else {
+    const uint8x16_t r2 = load_bytes(p + 64), r3 = load_bytes(p + 80);
+    q[0] = vreinterpretq_s8_u8(a);
+    q[1] = vreinterpretq_s8_u8(b);
+    q[2] = vreinterpretq_s8_u8(left(r2, r3));
+    q[3] = vreinterpretq_s8_u8(right(r2, r3));
+  }
+}
+
+// Sixteen columns of one plane: eight in two lanes of `low` from the first on, eight in two of `high`.
+template <int Low, int High>
+POCKET_ALWAYS_INLINE void add_plane(int32x4_t (&sums)[2], const Quads& w, int8x16_t low, int8x16_t high) {
+  sums[0] = vdotq_laneq_s32(sums[0], w.q[0][0], low, Low);
+  sums[1] = vdotq_laneq_s32(sums[1], w.q[1][0], low, Low);
+  sums[0] = vdotq_laneq_s32(sums[0], w.q[0][1], low, Low + 1);
+  sums[1] = vdotq_laneq_s32(sums[1], w.q[1][1], low, Low + 1);
+  sums[0] = vdotq_laneq_s32(sums[0], w.q[0][2], high, High);
+  sums[1] = vdotq_laneq_s32(sums[1], w.q[1][2], high, High);
+  sums[0] = vdotq_laneq_s32(sums[0], w.q[0][3], high, High + 1);
+  sums[1] = vdotq_laneq_s32(sums[1], w.q[1][3], high, High + 1);
+}
+template <std::size_t Token, class Form>
+POCKET_ALWAYS_INLINE void add_token(EightRows& sums, const Quads& w, const Staged<Form>& staged, std::size_t b) {
+  const std::int8_t* a = staged.a + Token * staged.stride + b * 16 * Form::bytes_per_code;
+  if constexpr (Form::bytes_per_code == 2) {
+    const int8x16_t low = vld1q_s8(a), high = vld1q_s8(a + 16);
+    add_plane<0, 0>(sums.plane[2 * Token], w, low, high);
+    add_plane<2, 2>(sums.plane[2 * Token + 1], w, low, high);
+  } else {
+    const int8x16_t both = vld1q_s8(a);
+    add_plane<0, 2>(sums.plane[Token], w, both, both);
+  }
+}
+template <class Format, class Form>
+POCKET_ALWAYS_INLINE void add_columns(EightRows& sums, const std::byte* codes, std::size_t b,
+                                      const Staged<Form>& staged) {
+  Quads w;
+  load_quads<Format>(w.q[0], codes + codes_at<Format>(b, 0));
+  load_quads<Format>(w.q[1], codes + codes_at<Format>(b, 2));
+  add_token<0>(sums, w, staged, b);
+  add_token<1>(sums, w, staged, b);
+  add_token<2>(sums, w, staged, b);
+  add_token<3>(sums, w, staged, b);
+  if constexpr (Form::bytes_per_code == 1) {
+    add_token<4>(sums, w, staged, b);
+    add_token<5>(sums, w, staged, b);
+    add_token<6>(sums, w, staged, b);
+    add_token<7>(sums, w, staged, b);
+  }
+}
+template <class Form, std::size_t Token>
+POCKET_ALWAYS_INLINE void join_rows(const EightRows& sums, int32x4_t& low, int32x4_t& high) {
+  if constexpr (Form::bytes_per_code == 2) {
+    low = vmlaq_n_s32(sums.plane[2 * Token + 1][0], sums.plane[2 * Token][0], 256);
+    high = vmlaq_n_s32(sums.plane[2 * Token + 1][1], sums.plane[2 * Token][1], 256);
+  } else {
+    low = sums.plane[Token][0];
+    high = sums.plane[Token][1];
+  }
+}
+
+#include "body/neon_tokens.inl"
+
+// after the primitives
+#include "body/exp.inl"
+// before attention
+#include "body/attention.inl"
+#include "body/matmul.inl"
+#include "body/prepare.inl"
+
+}  // namespace neon_dotprod
+
+POCKET_NAMESPACE_END
+
+#if !POCKET_TARGET_NEON_DOTPROD
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+
+POCKET_NAMESPACE_BEGIN
+
+inline constexpr Kernels neon_dotprod_kernels{Isa::neon_dotprod,     "neon_dotprod",      &neon_dotprod::prepare,
+                                              &neon_dotprod::matmul, &neon_dotprod::gate, &neon_dotprod::attention};
+
+inline bool cpu_has_neon_dotprod() noexcept { return arm_features().dotprod; }
+
+POCKET_NAMESPACE_END
+
+#endif
+#endif

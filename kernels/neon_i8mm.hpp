@@ -1,0 +1,227 @@
+// AArch64 with the matrix product of bytes, smmla (Cortex-A510, A710, Neoverse V1, Apple M2: 2020 and later).
+#ifndef POCKET_KERNELS_NEON_I8MM_HPP
+#define POCKET_KERNELS_NEON_I8MM_HPP
+
+#include "../pocket/config.hpp"
+
+#if POCKET_ARCH_ARM64
+#include <arm_neon.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "hwcap.hpp"
+#include "kernels.hpp"
+
+#if !POCKET_TARGET_NEON_I8MM
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("dotprod,i8mm"))), apply_to = function)
+#else
+#pragma GCC push_options
+#if POCKET_TARGET_NEON_DOTPROD
+#pragma GCC target("+i8mm")
+#else
+#pragma GCC target("arch=armv8.2-a+dotprod+i8mm")
+#endif
+#endif
+#endif
+
+POCKET_NAMESPACE_BEGIN
+
+namespace neon_i8mm {
+
+// Of one token's product: one place in memory, read in order.
+inline constexpr std::size_t streams_at_once = 1;
+// Several tokens: see neon_tokens.inl.
+inline constexpr std::size_t tokens_at_once = 8;
+
+#include "body/neon.inl"
+
+// sdot: four products a lane, two neighbouring lanes a row.
+struct Dot {
+  using Sums = int32x4_t;
+  static POCKET_ALWAYS_INLINE Sums add(Sums sums, int8x16_t q, int8x16_t a) { return vdotq_s32(sums, q, a); }
+  static POCKET_ALWAYS_INLINE Sums product(int8x16_t q, int8x16_t a) { return add(vdupq_n_s32(0), q, a); }
+  static POCKET_ALWAYS_INLINE int32x4_t total(Sums sums) { return sums; }
+};
+
+template <class Dot, class Form, std::size_t Pairs>
+struct Repeated;
+template <class Form>
+struct Matrix;
+// One plane has no use for a matrix product: its second half would be idle.
+template <class Format, class Form>
+using Method = std::conditional_t<std::is_same_v<Form, A8>, Repeated<Dot, Form, 8>, Matrix<Form>>;
+
+#include "body/neon_dot.inl"
+
+// smmla: two rows x eight columns against two planes x eight columns, all four products: row 0 with plane 0, with plane
+// 1, row 1 with plane 0, with plane 1. The planes of a 16-bit activation lie like that.
+template <class Form>
+struct Matrix {
+  using Sums = int32x4_t;
+  static constexpr std::size_t registers = 1, pairs = 8;
+
+  static POCKET_ALWAYS_INLINE Columns<1> load(const std::int8_t* a, [[maybe_unused]] std::size_t stride) {
+    if constexpr (std::is_same_v<Form, A8Pair>)
+      return {{vcombine_s8(vld1_s8(a), vld1_s8(a + stride))}, {vcombine_s8(vld1_s8(a + 8), vld1_s8(a + stride + 8))}};
+    else
+      return {{vld1q_s8(a)}, {vld1q_s8(a + 16)}};
+  }
+  static POCKET_ALWAYS_INLINE Sums add(Sums sums, int8x16_t q, int8x16_t a) { return vmmlaq_s32(sums, q, a); }
+  static POCKET_ALWAYS_INLINE Sums product(int8x16_t q, int8x16_t a) { return add(vdupq_n_s32(0), q, a); }
+  template <std::size_t Token>
+  static POCKET_ALWAYS_INLINE int32x4_t join(const Sums (&x)[1], const Sums (&y)[1]) {
+    if constexpr (Form::bytes_per_code == 2)
+      return vmlaq_n_s32(vuzp2q_s32(x[0], y[0]), vuzp1q_s32(x[0], y[0]), 256);
+    else
+      return Token == 0 ? vuzp1q_s32(x[0], y[0]) : vuzp2q_s32(x[0], y[0]);
+  }
+};
+
+// ---- several tokens -------------------------------------------------------------------------------------------------
+
+// Four units, each one token with 16-bit activations or two with 8-bit ones.
+struct EightRows {
+  int32x4_t unit[4][4];  // [unit][pair of rows]
+
+  POCKET_ALWAYS_INLINE EightRows() {
+    const int32x4_t zero = vdupq_n_s32(0);
+    unit[0][0] = unit[0][1] = unit[0][2] = unit[0][3] = unit[1][0] = unit[1][1] = unit[1][2] = unit[1][3] = zero;
+    unit[2][0] = unit[2][1] = unit[2][2] = unit[2][3] = unit[3][0] = unit[3][1] = unit[3][2] = unit[3][3] = zero;
+  }
+};
+
+// For each eight columns of a unit sixteen bytes: of 16-bit activations they lie in memory, of 8-bit ones they are
+// written here, for both halves of the rows.
+template <class Form>
+struct Staged {
+  POCKET_ALWAYS_INLINE Staged(const std::int8_t* codes, std::size_t bytes) : a(codes), stride(bytes) {}
+  POCKET_ALWAYS_INLINE const std::int8_t* unit(std::size_t i) const { return a + i * stride; }
+  const std::int8_t* a;
+  std::size_t stride;
+};
+template <>
+struct Staged<A8> {
+  POCKET_ALWAYS_INLINE Staged(const std::int8_t* a, std::size_t stride) {
+    two(codes, a, a + stride);
+    two(codes + 128, a + 2 * stride, a + 3 * stride);
+    two(codes + 256, a + 4 * stride, a + 5 * stride);
+    two(codes + 384, a + 6 * stride, a + 7 * stride);
+  }
+  // st2 is what interleaves.
+  static POCKET_ALWAYS_INLINE void two(std::int8_t* out, const std::int8_t* a, const std::int8_t* b) {
+    const int8x16_t a0 = vld1q_s8(a), a1 = vld1q_s8(a + 16), a2 = vld1q_s8(a + 32), a3 = vld1q_s8(a + 48);
+    const int8x16_t b0 = vld1q_s8(b), b1 = vld1q_s8(b + 16), b2 = vld1q_s8(b + 32), b3 = vld1q_s8(b + 48);
+    interleave(out, a0, b0);
+    interleave(out + 32, a1, b1);
+    interleave(out + 64, a2, b2);
+    interleave(out + 96, a3, b3);
+  }
+  static POCKET_ALWAYS_INLINE void interleave(std::int8_t* out, int8x16_t a, int8x16_t b) {
+    int64x2x2_t both;
+    both.val[0] = vreinterpretq_s64_s8(a);
+    both.val[1] = vreinterpretq_s64_s8(b);
+    vst2q_s64(reinterpret_cast<std::int64_t*>(out), both);
+  }
+  POCKET_ALWAYS_INLINE const std::int8_t* unit(std::size_t i) const { return codes + i * 128; }
+  alignas(64) std::int8_t codes[512];
+};
+
+// Sixteen columns of eight rows: [pair of rows], columns 0..7 and 8..15.
+struct Pairs {
+  int8x16_t low[4], high[4];
+};
+template <class Format>
+POCKET_ALWAYS_INLINE void load_pairs(Pairs& w, const std::byte* p) {
+  const uint8x16_t r0 = load_bytes(p), r1 = load_bytes(p + 16), r2 = load_bytes(p + 32), r3 = load_bytes(p + 48);
+  if constexpr (Format::bits == 4) {
+    w.low[0] = low_nibbles(r0);
+    w.low[1] = low_nibbles(r1);
+    w.low[2] = low_nibbles(r2);
+    w.low[3] = low_nibbles(r3);
+    w.high[0] = high_nibbles(r0);
+    w.high[1] = high_nibbles(r1);
+    w.high[2] = high_nibbles(r2);
+    w.high[3] = high_nibbles(r3);
+  } else {
+    w.low[0] = vreinterpretq_s8_u8(r0);
+    w.low[1] = vreinterpretq_s8_u8(r1);
+    w.low[2] = vreinterpretq_s8_u8(r2);
+    w.low[3] = vreinterpretq_s8_u8(r3);
+    w.high[0] = vreinterpretq_s8_u8(load_bytes(p + 64));
+    w.high[1] = vreinterpretq_s8_u8(load_bytes(p + 80));
+    w.high[2] = vreinterpretq_s8_u8(load_bytes(p + 96));
+    w.high[3] = vreinterpretq_s8_u8(load_bytes(p + 112));
+  }
+}
+
+POCKET_ALWAYS_INLINE void add_unit(int32x4_t (&sums)[4], const Pairs& w, const std::int8_t* a) {
+  const int8x16_t low = vld1q_s8(a), high = vld1q_s8(a + 16);
+  sums[0] = vmmlaq_s32(sums[0], w.low[0], low);
+  sums[1] = vmmlaq_s32(sums[1], w.low[1], low);
+  sums[2] = vmmlaq_s32(sums[2], w.low[2], low);
+  sums[3] = vmmlaq_s32(sums[3], w.low[3], low);
+  sums[0] = vmmlaq_s32(sums[0], w.high[0], high);
+  sums[1] = vmmlaq_s32(sums[1], w.high[1], high);
+  sums[2] = vmmlaq_s32(sums[2], w.high[2], high);
+  sums[3] = vmmlaq_s32(sums[3], w.high[3], high);
+}
+template <class Format, class Form>
+POCKET_ALWAYS_INLINE void add_columns(EightRows& sums, const std::byte* codes, std::size_t b,
+                                      const Staged<Form>& staged) {
+  Pairs w;
+  load_pairs<Format>(w, codes + codes_at<Format>(b, 0));
+  add_unit(sums.unit[0], w, staged.unit(0) + b * 32);
+  add_unit(sums.unit[1], w, staged.unit(1) + b * 32);
+  add_unit(sums.unit[2], w, staged.unit(2) + b * 32);
+  add_unit(sums.unit[3], w, staged.unit(3) + b * 32);
+}
+template <class Form, std::size_t Token>
+POCKET_ALWAYS_INLINE void join_rows(const EightRows& sums, int32x4_t& low, int32x4_t& high) {
+  const int32x4_t(&unit)[4] = sums.unit[Form::bytes_per_code == 2 ? Token : Token / 2];
+  if constexpr (Form::bytes_per_code == 2) {
+    low = vmlaq_n_s32(vuzp2q_s32(unit[0], unit[1]), vuzp1q_s32(unit[0], unit[1]), 256);
+    high = vmlaq_n_s32(vuzp2q_s32(unit[2], unit[3]), vuzp1q_s32(unit[2], unit[3]), 256);
+  } else if constexpr (Token % 2 == 0) {
+    low = vuzp1q_s32(unit[0], unit[1]);
+    high = vuzp1q_s32(unit[2], unit[3]);
+  } else {
+    low = vuzp2q_s32(unit[0], unit[1]);
+    high = vuzp2q_s32(unit[2], unit[3]);
+  }
+}
+
+#include "body/neon_tokens.inl"
+
+// after the primitives
+#include "body/exp.inl"
+// before attention
+#include "body/attention.inl"
+#include "body/matmul.inl"
+#include "body/prepare.inl"
+
+}  // namespace neon_i8mm
+
+POCKET_NAMESPACE_END
+
+#if !POCKET_TARGET_NEON_I8MM
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+
+POCKET_NAMESPACE_BEGIN
+
+inline constexpr Kernels neon_i8mm_kernels{Isa::neon_i8mm,     "neon_i8mm",      &neon_i8mm::prepare,
+                                           &neon_i8mm::matmul, &neon_i8mm::gate, &neon_i8mm::attention};
+
+inline bool cpu_has_neon_i8mm() noexcept { return arm_features().i8mm; }
+
+POCKET_NAMESPACE_END
+
+#endif
+#endif
