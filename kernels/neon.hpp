@@ -40,6 +40,10 @@ struct Dot<4> {
   static POCKET_ALWAYS_INLINE Sums add(Sums sums, int8x16_t q, int8x16_t a) {
     return {vmlal_s8(sums.even, vget_low_s8(q), vget_low_s8(a)), vmlal_high_s8(sums.odd, q, a)};
   }
+  static POCKET_ALWAYS_INLINE void keep(Sums& a, Sums& b, Sums& c, Sums& d) {
+    keep_here(a.even, a.odd, b.even, b.odd);
+    keep_here(c.even, c.odd, d.even, d.odd);
+  }
   static POCKET_ALWAYS_INLINE int32x4_t total(Sums sums) { return vpaddlq_s16(vpaddq_s16(sums.even, sums.odd)); }
 };
 template <>
@@ -53,6 +57,10 @@ struct Dot<8> {
   static POCKET_ALWAYS_INLINE Sums add(Sums sums, int8x16_t q, int8x16_t a) {
     return {vpadalq_s16(sums.even, vmull_s8(vget_low_s8(q), vget_low_s8(a))),
             vpadalq_s16(sums.odd, vmull_high_s8(q, a))};
+  }
+  static POCKET_ALWAYS_INLINE void keep(Sums& a, Sums& b, Sums& c, Sums& d) {
+    keep_here(a.even, a.odd, b.even, b.odd);
+    keep_here(c.even, c.odd, d.even, d.odd);
   }
   static POCKET_ALWAYS_INLINE int32x4_t total(Sums sums) { return vpaddq_s32(sums.even, sums.odd); }
 };

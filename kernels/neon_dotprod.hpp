@@ -39,6 +39,7 @@ struct Dot {
   using Sums = int32x4_t;
   static POCKET_ALWAYS_INLINE Sums add(Sums sums, int8x16_t q, int8x16_t a) { return vdotq_s32(sums, q, a); }
   static POCKET_ALWAYS_INLINE Sums product(int8x16_t q, int8x16_t a) { return add(vdupq_n_s32(0), q, a); }
+  static POCKET_ALWAYS_INLINE void keep(Sums& a, Sums& b, Sums& c, Sums& d) { keep_here(a, b, c, d); }
   static POCKET_ALWAYS_INLINE int32x4_t total(Sums sums) { return sums; }
 };
 
@@ -85,7 +86,8 @@ POCKET_ALWAYS_INLINE uint8x16_t right(uint8x16_t a, uint8x16_t b) {
 }
 template <class Format>
 POCKET_ALWAYS_INLINE void load_quads(int8x16_t (&q)[4], const std::byte* p) {
-  const uint8x16_t r0 = load_bytes(p), r1 = load_bytes(p + 16);
+  uint8x16_t r0 = load_bytes(p), r1 = load_bytes(p + 16);
+  keep_here(r0, r1);
   const uint8x16_t a = left(r0, r1), b = right(r0, r1);
   if constexpr (Format::bits == 4) {
     q[0] = low_nibbles(a);
@@ -93,7 +95,8 @@ POCKET_ALWAYS_INLINE void load_quads(int8x16_t (&q)[4], const std::byte* p) {
     q[2] = high_nibbles(a);
     q[3] = high_nibbles(b);
   } else {
-    const uint8x16_t r2 = load_bytes(p + 64), r3 = load_bytes(p + 80);
+    uint8x16_t r2 = load_bytes(p + 64), r3 = load_bytes(p + 80);
+    keep_here(r2, r3);
     q[0] = vreinterpretq_s8_u8(a);
     q[1] = vreinterpretq_s8_u8(b);
     q[2] = vreinterpretq_s8_u8(left(r2, r3));
@@ -101,28 +104,34 @@ POCKET_ALWAYS_INLINE void load_quads(int8x16_t (&q)[4], const std::byte* p) {
   }
 }
 
-// Sixteen columns of one plane: eight in two lanes of `low` from the first on, eight in two of `high`.
-template <int Low, int High>
-POCKET_ALWAYS_INLINE void add_plane(int32x4_t (&sums)[2], const Quads& w, int8x16_t low, int8x16_t high) {
-  sums[0] = vdotq_laneq_s32(sums[0], w.q[0][0], low, Low);
-  sums[1] = vdotq_laneq_s32(sums[1], w.q[1][0], low, Low);
-  sums[0] = vdotq_laneq_s32(sums[0], w.q[0][1], low, Low + 1);
-  sums[1] = vdotq_laneq_s32(sums[1], w.q[1][1], low, Low + 1);
-  sums[0] = vdotq_laneq_s32(sums[0], w.q[0][2], high, High);
-  sums[1] = vdotq_laneq_s32(sums[1], w.q[1][2], high, High);
-  sums[0] = vdotq_laneq_s32(sums[0], w.q[0][3], high, High + 1);
-  sums[1] = vdotq_laneq_s32(sums[1], w.q[1][3], high, High + 1);
+// Four columns of two planes, each a lane of its register.
+template <int X, int Y>
+POCKET_ALWAYS_INLINE void add_lanes(int32x4_t (&sums_x)[2], int32x4_t (&sums_y)[2], int8x16_t q0, int8x16_t q1,
+                                    int8x16_t x, int8x16_t y) {
+  sums_x[0] = vdotq_laneq_s32(sums_x[0], q0, x, X);
+  sums_x[1] = vdotq_laneq_s32(sums_x[1], q1, x, X);
+  sums_y[0] = vdotq_laneq_s32(sums_y[0], q0, y, Y);
+  sums_y[1] = vdotq_laneq_s32(sums_y[1], q1, y, Y);
+  keep_here(sums_x[0], sums_x[1], sums_y[0], sums_y[1]);
 }
-template <std::size_t Token, class Form>
-POCKET_ALWAYS_INLINE void add_token(EightRows& sums, const Quads& w, const Staged<Form>& staged, std::size_t b) {
-  const std::int8_t* a = staged.a + Token * staged.stride + b * 16 * Form::bytes_per_code;
+// Sixteen columns of two planes: one token's with 16-bit activations, or of tokens Plane and Plane + 1.
+template <std::size_t Plane, class Form>
+POCKET_ALWAYS_INLINE void add_planes(EightRows& sums, const Quads& w, const Staged<Form>& staged, std::size_t b) {
+  int32x4_t(&s)[2] = sums.plane[Plane], (&t)[2] = sums.plane[Plane + 1];
   if constexpr (Form::bytes_per_code == 2) {
+    const std::int8_t* a = staged.a + Plane / 2 * staged.stride + b * 32;
     const int8x16_t low = vld1q_s8(a), high = vld1q_s8(a + 16);
-    add_plane<0, 0>(sums.plane[2 * Token], w, low, high);
-    add_plane<2, 2>(sums.plane[2 * Token + 1], w, low, high);
+    add_lanes<0, 2>(s, t, w.q[0][0], w.q[1][0], low, low);
+    add_lanes<1, 3>(s, t, w.q[0][1], w.q[1][1], low, low);
+    add_lanes<0, 2>(s, t, w.q[0][2], w.q[1][2], high, high);
+    add_lanes<1, 3>(s, t, w.q[0][3], w.q[1][3], high, high);
   } else {
-    const int8x16_t both = vld1q_s8(a);
-    add_plane<0, 2>(sums.plane[Token], w, both, both);
+    const std::int8_t* a = staged.a + Plane * staged.stride + b * 16;
+    const int8x16_t x = vld1q_s8(a), y = vld1q_s8(a + staged.stride);
+    add_lanes<0, 0>(s, t, w.q[0][0], w.q[1][0], x, y);
+    add_lanes<1, 1>(s, t, w.q[0][1], w.q[1][1], x, y);
+    add_lanes<2, 2>(s, t, w.q[0][2], w.q[1][2], x, y);
+    add_lanes<3, 3>(s, t, w.q[0][3], w.q[1][3], x, y);
   }
 }
 template <class Format, class Form>
@@ -131,16 +140,10 @@ POCKET_ALWAYS_INLINE void add_columns(EightRows& sums, const std::byte* codes, s
   Quads w;
   load_quads<Format>(w.q[0], codes + codes_at<Format>(b, 0));
   load_quads<Format>(w.q[1], codes + codes_at<Format>(b, 2));
-  add_token<0>(sums, w, staged, b);
-  add_token<1>(sums, w, staged, b);
-  add_token<2>(sums, w, staged, b);
-  add_token<3>(sums, w, staged, b);
-  if constexpr (Form::bytes_per_code == 1) {
-    add_token<4>(sums, w, staged, b);
-    add_token<5>(sums, w, staged, b);
-    add_token<6>(sums, w, staged, b);
-    add_token<7>(sums, w, staged, b);
-  }
+  add_planes<0>(sums, w, staged, b);
+  add_planes<2>(sums, w, staged, b);
+  add_planes<4>(sums, w, staged, b);
+  add_planes<6>(sums, w, staged, b);
 }
 template <class Form, std::size_t Token>
 POCKET_ALWAYS_INLINE void join_rows(const EightRows& sums, int32x4_t& low, int32x4_t& high) {

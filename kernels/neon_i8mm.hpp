@@ -43,6 +43,7 @@ struct Dot {
   using Sums = int32x4_t;
   static POCKET_ALWAYS_INLINE Sums add(Sums sums, int8x16_t q, int8x16_t a) { return vdotq_s32(sums, q, a); }
   static POCKET_ALWAYS_INLINE Sums product(int8x16_t q, int8x16_t a) { return add(vdupq_n_s32(0), q, a); }
+  static POCKET_ALWAYS_INLINE void keep(Sums& a, Sums& b, Sums& c, Sums& d) { keep_here(a, b, c, d); }
   static POCKET_ALWAYS_INLINE int32x4_t total(Sums sums) { return sums; }
 };
 
@@ -71,6 +72,7 @@ struct Matrix {
   }
   static POCKET_ALWAYS_INLINE Sums add(Sums sums, int8x16_t q, int8x16_t a) { return vmmlaq_s32(sums, q, a); }
   static POCKET_ALWAYS_INLINE Sums product(int8x16_t q, int8x16_t a) { return add(vdupq_n_s32(0), q, a); }
+  static POCKET_ALWAYS_INLINE void keep(Sums& a, Sums& b, Sums& c, Sums& d) { keep_here(a, b, c, d); }
   template <std::size_t Token>
   static POCKET_ALWAYS_INLINE int32x4_t join(const Sums (&x)[1], const Sums (&y)[1]) {
     if constexpr (Form::bytes_per_code == 2)
@@ -105,78 +107,67 @@ struct Staged {
 template <>
 struct Staged<A8> {
   POCKET_ALWAYS_INLINE Staged(const std::int8_t* a, std::size_t stride) {
-    two(codes, a, a + stride);
-    two(codes + 128, a + 2 * stride, a + 3 * stride);
-    two(codes + 256, a + 4 * stride, a + 5 * stride);
-    two(codes + 384, a + 6 * stride, a + 7 * stride);
+    std::int8_t* out = codes;
+    two(out, a, stride);
+    two(out, a, stride);
+    two(out, a, stride);
+    two(out, a, stride);
   }
-  // st2 is what interleaves.
-  static POCKET_ALWAYS_INLINE void two(std::int8_t* out, const std::int8_t* a, const std::int8_t* b) {
-    const int8x16_t a0 = vld1q_s8(a), a1 = vld1q_s8(a + 16), a2 = vld1q_s8(a + 32), a3 = vld1q_s8(a + 48);
-    const int8x16_t b0 = vld1q_s8(b), b1 = vld1q_s8(b + 16), b2 = vld1q_s8(b + 32), b3 = vld1q_s8(b + 48);
-    interleave(out, a0, b0);
-    interleave(out + 32, a1, b1);
-    interleave(out + 64, a2, b2);
-    interleave(out + 96, a3, b3);
-  }
-  static POCKET_ALWAYS_INLINE void interleave(std::int8_t* out, int8x16_t a, int8x16_t b) {
-    int64x2x2_t both;
-    both.val[0] = vreinterpretq_s64_s8(a);
-    both.val[1] = vreinterpretq_s64_s8(b);
-    vst2q_s64(reinterpret_cast<std::int64_t*>(out), both);
+  // Eight columns of one token and eight of the next in turn: st2. Its two registers must be neighbours: g++ 12 puts
+  // them together in memory, therefore by hand.
+  static POCKET_ALWAYS_INLINE void two(std::int8_t*& out, const std::int8_t*& a, std::size_t stride) {
+    const std::int8_t* b = a + stride;
+#if defined(__clang__)
+    for (std::size_t i = 0; i < 64; i += 16, out += 32) {
+      const int64x2x2_t both = {{ vreinterpretq_s64_s8(vld1q_s8(a + i)), vreinterpretq_s64_s8(vld1q_s8(b + i)) }};
+      vst2q_s64(reinterpret_cast<std::int64_t*>(out), both);
+    }
+#else
+    asm volatile(
+        "ldp q28, q30, [%1]\n\t"
+        "ldp q29, q31, [%2]\n\t"
+        "st2 {v28.2d, v29.2d}, [%0], #32\n\t"
+        "st2 {v30.2d, v31.2d}, [%0], #32\n\t"
+        "ldp q28, q30, [%1, #32]\n\t"
+        "ldp q29, q31, [%2, #32]\n\t"
+        "st2 {v28.2d, v29.2d}, [%0], #32\n\t"
+        "st2 {v30.2d, v31.2d}, [%0], #32"
+        : "+r"(out), "+r"(a)
+        : "r"(b)
+        : "v28", "v29", "v30", "v31", "memory");
+#endif
+    a += 2 * stride;
   }
   POCKET_ALWAYS_INLINE const std::int8_t* unit(std::size_t i) const { return codes + i * 128; }
   alignas(64) std::int8_t codes[512];
 };
 
-// Sixteen columns of eight rows: [pair of rows], columns 0..7 and 8..15.
-struct Pairs {
-  int8x16_t low[4], high[4];
-};
-template <class Format>
-POCKET_ALWAYS_INLINE void load_pairs(Pairs& w, const std::byte* p) {
-  const uint8x16_t r0 = load_bytes(p), r1 = load_bytes(p + 16), r2 = load_bytes(p + 32), r3 = load_bytes(p + 48);
-  if constexpr (Format::bits == 4) {
-    w.low[0] = low_nibbles(r0);
-    w.low[1] = low_nibbles(r1);
-    w.low[2] = low_nibbles(r2);
-    w.low[3] = low_nibbles(r3);
-    w.high[0] = high_nibbles(r0);
-    w.high[1] = high_nibbles(r1);
-    w.high[2] = high_nibbles(r2);
-    w.high[3] = high_nibbles(r3);
-  } else {
-    w.low[0] = vreinterpretq_s8_u8(r0);
-    w.low[1] = vreinterpretq_s8_u8(r1);
-    w.low[2] = vreinterpretq_s8_u8(r2);
-    w.low[3] = vreinterpretq_s8_u8(r3);
-    w.high[0] = vreinterpretq_s8_u8(load_bytes(p + 64));
-    w.high[1] = vreinterpretq_s8_u8(load_bytes(p + 80));
-    w.high[2] = vreinterpretq_s8_u8(load_bytes(p + 96));
-    w.high[3] = vreinterpretq_s8_u8(load_bytes(p + 112));
-  }
-}
-
-POCKET_ALWAYS_INLINE void add_unit(int32x4_t (&sums)[4], const Pairs& w, const std::int8_t* a) {
-  const int8x16_t low = vld1q_s8(a), high = vld1q_s8(a + 16);
-  sums[0] = vmmlaq_s32(sums[0], w.low[0], low);
-  sums[1] = vmmlaq_s32(sums[1], w.low[1], low);
-  sums[2] = vmmlaq_s32(sums[2], w.low[2], low);
-  sums[3] = vmmlaq_s32(sums[3], w.low[3], low);
-  sums[0] = vmmlaq_s32(sums[0], w.high[0], high);
-  sums[1] = vmmlaq_s32(sums[1], w.high[1], high);
-  sums[2] = vmmlaq_s32(sums[2], w.high[2], high);
-  sums[3] = vmmlaq_s32(sums[3], w.high[3], high);
+// Sixteen columns of one unit. q01, q23: see load_pairs.
+POCKET_ALWAYS_INLINE void add_unit(int32x4_t (&sums)[4], const int8x16_t (&q01)[4], const int8x16_t (&q23)[4],
+                                   const std::int8_t* a) {
+  int8x16_t low = vld1q_s8(a), high = vld1q_s8(a + 16);
+  keep_here(low, high);
+  sums[0] = vmmlaq_s32(sums[0], q01[0], low);
+  sums[1] = vmmlaq_s32(sums[1], q01[1], low);
+  sums[2] = vmmlaq_s32(sums[2], q23[0], low);
+  sums[3] = vmmlaq_s32(sums[3], q23[1], low);
+  keep_here(sums[0], sums[1], sums[2], sums[3]);
+  sums[0] = vmmlaq_s32(sums[0], q01[2], high);
+  sums[1] = vmmlaq_s32(sums[1], q01[3], high);
+  sums[2] = vmmlaq_s32(sums[2], q23[2], high);
+  sums[3] = vmmlaq_s32(sums[3], q23[3], high);
+  keep_here(sums[0], sums[1], sums[2], sums[3]);
 }
 template <class Format, class Form>
 POCKET_ALWAYS_INLINE void add_columns(EightRows& sums, const std::byte* codes, std::size_t b,
                                       const Staged<Form>& staged) {
-  Pairs w;
-  load_pairs<Format>(w, codes + codes_at<Format>(b, 0));
-  add_unit(sums.unit[0], w, staged.unit(0) + b * 32);
-  add_unit(sums.unit[1], w, staged.unit(1) + b * 32);
-  add_unit(sums.unit[2], w, staged.unit(2) + b * 32);
-  add_unit(sums.unit[3], w, staged.unit(3) + b * 32);
+  int8x16_t q01[4], q23[4];
+  load_pairs<Format>(q01, codes + codes_at<Format>(b, 0));
+  load_pairs<Format>(q23, codes + codes_at<Format>(b, 2));
+  add_unit(sums.unit[0], q01, q23, staged.unit(0) + b * 32);
+  add_unit(sums.unit[1], q01, q23, staged.unit(1) + b * 32);
+  add_unit(sums.unit[2], q01, q23, staged.unit(2) + b * 32);
+  add_unit(sums.unit[3], q01, q23, staged.unit(3) + b * 32);
 }
 template <class Form, std::size_t Token>
 POCKET_ALWAYS_INLINE void join_rows(const EightRows& sums, int32x4_t& low, int32x4_t& high) {

@@ -6,6 +6,22 @@
 // attention.inl: sixteen registers of sums, four of keys or values and one of the query or weight, of 32.
 inline constexpr std::size_t heads_at_once = 4, rows_at_once = 1;
 
+// What is computed here is computed before what follows. Without this g++ finishes one sum before it begins another, a
+// chain of latencies, and loads codes twice for want of registers.
+template <class R>
+POCKET_ALWAYS_INLINE void keep_here([[maybe_unused]] R& a, [[maybe_unused]] R& b) {
+#if !defined(__clang__)
+  asm volatile("" : "+w"(a), "+w"(b));
+#endif
+}
+template <class R>
+POCKET_ALWAYS_INLINE void keep_here([[maybe_unused]] R& a, [[maybe_unused]] R& b, [[maybe_unused]] R& c,
+                                    [[maybe_unused]] R& d) {
+#if !defined(__clang__)
+  asm volatile("" : "+w"(a), "+w"(b), "+w"(c), "+w"(d));
+#endif
+}
+
 struct Rows {
   float32x4_t v[4];
 };

@@ -6,7 +6,7 @@
 //     registers                of activations for eight columns: each has Sums of its own
 //     pairs                    of rows at once: 8, or 4 where their Sums would not fit the registers
 //     load(a, stride)          Columns of sixteen columns
-//     product(q, a), add(sums, q, a)
+//     product(q, a), add(sums, q, a), keep(four sums)
 //     join<Token>(x, y)        the Sums of two pairs of rows to int32 sums of four rows; Token: which of two
 // No include guard.
 
@@ -32,6 +32,7 @@ struct Repeated {
   using Sums = typename Dot::Sums;
   static constexpr std::size_t registers = planes_of<Form>, pairs = Pairs;
 
+  // ld2r and ld4r: two or four times eight bytes, each twice.
   static POCKET_ALWAYS_INLINE Columns<registers> load(const std::int8_t* a, [[maybe_unused]] std::size_t stride) {
     const auto* p = reinterpret_cast<const std::int64_t*>(a);
     if constexpr (std::is_same_v<Form, A8Pair>) {
@@ -49,6 +50,7 @@ struct Repeated {
   }
   static POCKET_ALWAYS_INLINE Sums product(int8x16_t q, int8x16_t a) { return Dot::product(q, a); }
   static POCKET_ALWAYS_INLINE Sums add(Sums sums, int8x16_t q, int8x16_t a) { return Dot::add(sums, q, a); }
+  static POCKET_ALWAYS_INLINE void keep(Sums& a, Sums& b, Sums& c, Sums& d) { Dot::keep(a, b, c, d); }
   template <std::size_t Token>
   static POCKET_ALWAYS_INLINE int32x4_t join(const Sums (&x)[registers], const Sums (&y)[registers]) {
     const int32x4_t first = vpaddq_s32(Dot::total(x[Token]), Dot::total(y[Token]));
@@ -81,33 +83,72 @@ struct GroupSums {
 };
 
 template <bool First, class Method>
-POCKET_ALWAYS_INLINE void add_products(typename Method::Sums& sums, int8x16_t low, int8x16_t high, int8x16_t a_low,
-                                       int8x16_t a_high) {
-  sums = First ? Method::product(low, a_low) : Method::add(sums, low, a_low);
-  sums = Method::add(sums, high, a_high);
+POCKET_ALWAYS_INLINE void add_product(typename Method::Sums& sums, int8x16_t q, int8x16_t a) {
+  sums = First ? Method::product(q, a) : Method::add(sums, q, a);
+}
+// Sixteen columns of two or four pairs of rows, first all of one half of the columns, then of the other: what comes
+// between two products of one sum covers the latency of the first.
+template <bool First, class Method>
+POCKET_ALWAYS_INLINE void add_two(typename Method::Sums (&s0)[2], typename Method::Sums (&s1)[2],
+                                  const int8x16_t (&q)[4], const Columns<2>& a) {
+  add_product<First, Method>(s0[0], q[0], a.low[0]);
+  add_product<First, Method>(s0[1], q[0], a.low[1]);
+  add_product<First, Method>(s1[0], q[1], a.low[0]);
+  add_product<First, Method>(s1[1], q[1], a.low[1]);
+  Method::keep(s0[0], s0[1], s1[0], s1[1]);
+  add_product<false, Method>(s0[0], q[2], a.high[0]);
+  add_product<false, Method>(s0[1], q[2], a.high[1]);
+  add_product<false, Method>(s1[0], q[3], a.high[0]);
+  add_product<false, Method>(s1[1], q[3], a.high[1]);
+  Method::keep(s0[0], s0[1], s1[0], s1[1]);
 }
 template <bool First, class Method>
-POCKET_ALWAYS_INLINE void add_pair(typename Method::Sums (&sums)[Method::registers], int8x16_t low, int8x16_t high,
-                                   const Columns<Method::registers>& a) {
-  add_products<First, Method>(sums[0], low, high, a.low[0], a.high[0]);
-  if constexpr (Method::registers == 2) add_products<First, Method>(sums[1], low, high, a.low[1], a.high[1]);
+POCKET_ALWAYS_INLINE void add_four(typename Method::Sums (&s0)[1], typename Method::Sums (&s1)[1],
+                                   typename Method::Sums (&s2)[1], typename Method::Sums (&s3)[1],
+                                   const int8x16_t (&q01)[4], const int8x16_t (&q23)[4], const Columns<1>& a) {
+  add_product<First, Method>(s0[0], q01[0], a.low[0]);
+  add_product<First, Method>(s1[0], q01[1], a.low[0]);
+  add_product<First, Method>(s2[0], q23[0], a.low[0]);
+  add_product<First, Method>(s3[0], q23[1], a.low[0]);
+  Method::keep(s0[0], s1[0], s2[0], s3[0]);
+  add_product<false, Method>(s0[0], q01[2], a.high[0]);
+  add_product<false, Method>(s1[0], q01[3], a.high[0]);
+  add_product<false, Method>(s2[0], q23[2], a.high[0]);
+  add_product<false, Method>(s3[0], q23[3], a.high[0]);
+  Method::keep(s0[0], s1[0], s2[0], s3[0]);
 }
-// Pairs i and i+1 of the rows, of which the sums' first is pair `from`.
+// Two pairs of rows, columns 16b..16b+7 and then 16b+8..16b+15. p: see codes_at.
+template <class Format>
+POCKET_ALWAYS_INLINE void load_pairs(int8x16_t (&q)[4], const std::byte* p) {
+  uint8x16_t q0 = load_bytes(p), q1 = load_bytes(p + 16);
+  keep_here(q0, q1);
+  if constexpr (Format::bits == 4) {
+    q[0] = low_nibbles(q0);
+    q[1] = low_nibbles(q1);
+    q[2] = high_nibbles(q0);
+    q[3] = high_nibbles(q1);
+  } else {
+    uint8x16_t q2 = load_bytes(p + 64), q3 = load_bytes(p + 80);
+    keep_here(q2, q3);
+    q[0] = vreinterpretq_s8_u8(q0);
+    q[1] = vreinterpretq_s8_u8(q1);
+    q[2] = vreinterpretq_s8_u8(q2);
+    q[3] = vreinterpretq_s8_u8(q3);
+  }
+}
+// Pairs i..i+3 of the sums, of which the first is pair `from` of the tile.
 template <bool First, class Format, class Method>
 POCKET_ALWAYS_INLINE void add_pairs(GroupSums<Method>& sums, const std::byte* codes,
                                     const Columns<Method::registers>& a, std::size_t b, std::size_t from,
                                     std::size_t i) {
-  const std::byte* p = codes + codes_at<Format>(b, from + i);
-  if constexpr (Format::bits == 4) {
-    const uint8x16_t q0 = load_bytes(p), q1 = load_bytes(p + 16);
-    add_pair<First, Method>(sums.pair[i], low_nibbles(q0), high_nibbles(q0), a);
-    add_pair<First, Method>(sums.pair[i + 1], low_nibbles(q1), high_nibbles(q1), a);
-  } else {
-    const uint8x16_t low0 = load_bytes(p), low1 = load_bytes(p + 16);
-    const uint8x16_t high0 = load_bytes(p + 64), high1 = load_bytes(p + 80);
-    add_pair<First, Method>(sums.pair[i], vreinterpretq_s8_u8(low0), vreinterpretq_s8_u8(high0), a);
-    add_pair<First, Method>(sums.pair[i + 1], vreinterpretq_s8_u8(low1), vreinterpretq_s8_u8(high1), a);
-  }
+  int8x16_t q01[4], q23[4];
+  load_pairs<Format>(q01, codes + codes_at<Format>(b, from + i));
+  if constexpr (Method::registers == 2) add_two<First, Method>(sums.pair[i], sums.pair[i + 1], q01, a);
+  load_pairs<Format>(q23, codes + codes_at<Format>(b, from + i + 2));
+  if constexpr (Method::registers == 2)
+    add_two<First, Method>(sums.pair[i + 2], sums.pair[i + 3], q23, a);
+  else
+    add_four<First, Method>(sums.pair[i], sums.pair[i + 1], sums.pair[i + 2], sums.pair[i + 3], q01, q23, a);
 }
 // Sixteen columns of the tile. a: the activations of the whole tile.
 template <bool First, class Format, class Form, class Method>
@@ -115,11 +156,7 @@ POCKET_ALWAYS_INLINE void add_block(GroupSums<Method>& sums, const std::byte* co
                                     std::size_t stride, std::size_t b, std::size_t from) {
   const Columns<Method::registers> columns = Method::load(a + b * 16 * Form::bytes_per_code, stride);
   add_pairs<First, Format>(sums, codes, columns, b, from, 0);
-  add_pairs<First, Format>(sums, codes, columns, b, from, 2);
-  if constexpr (Method::pairs == 8) {
-    add_pairs<First, Format>(sums, codes, columns, b, from, 4);
-    add_pairs<First, Format>(sums, codes, columns, b, from, 6);
-  }
+  if constexpr (Method::pairs == 8) add_pairs<First, Format>(sums, codes, columns, b, from, 4);
 }
 template <class Format, class Form, class Method>
 POCKET_ALWAYS_INLINE void add_group(GroupSums<Method>& sums, const std::byte* codes, const std::int8_t* a,

@@ -9,21 +9,52 @@
 //   join_rows<Form, Token>(sums, low, high)               the int32 sums of one token
 // No include guard.
 
+// Scales and shifted minima of eight rows.
+struct EightScales {
+  float32x4_t s[2], m[2];
+};
+template <class Format>
+POCKET_ALWAYS_INLINE EightScales load_eight_scales(const std::byte* tile, std::size_t g, std::size_t half,
+                                                   float32x4_t minus_offset) {
+  EightScales w;
+  load_f16(tile + Format::scales_offset(g) + half * 16, w.s[0], w.s[1]);
+  if constexpr (Format::has_minimum) {
+    load_f16(tile + Format::minima_offset(g) + half * 16, w.m[0], w.m[1]);
+    w.m[0] = vfmaq_f32(w.m[0], minus_offset, w.s[0]);
+    w.m[1] = vfmaq_f32(w.m[1], minus_offset, w.s[1]);
+  }
+  return w;
+}
+// One token: acc is that of the eight rows.
 template <class Format, class Form, std::size_t Token>
-POCKET_ALWAYS_INLINE void accumulate_rows(const EightRows& sums, const GroupScale& scale, std::size_t g, float32x4_t s0,
-                                          float32x4_t s1, float32x4_t m0, float32x4_t m1, float32x4_t* acc) {
+POCKET_ALWAYS_INLINE void accumulate_rows(const EightRows& sums, const EightScales& w, const GroupScale& scale,
+                                          std::size_t g, float32x4_t& acc0, float32x4_t& acc1) {
   const float32x4_t a = vld1q_f32(reinterpret_cast<const float*>(&scale));  // t, sum, half[0], half[1]
   int32x4_t low, high;
   join_rows<Form, Token>(sums, low, high);
-  acc[0] = vfmaq_f32(acc[0], s0, vmulq_laneq_f32(vcvtq_f32_s32(low), a, 0));
-  acc[1] = vfmaq_f32(acc[1], s1, vmulq_laneq_f32(vcvtq_f32_s32(high), a, 0));
+  acc0 = vfmaq_f32(acc0, w.s[0], vmulq_laneq_f32(vcvtq_f32_s32(low), a, 0));
+  acc1 = vfmaq_f32(acc1, w.s[1], vmulq_laneq_f32(vcvtq_f32_s32(high), a, 0));
   if constexpr (Format::has_minimum && Format::groups == 1) {
-    acc[0] = vfmaq_laneq_f32(acc[0], m0, a, 1);
-    acc[1] = vfmaq_laneq_f32(acc[1], m1, a, 1);
+    acc0 = vfmaq_laneq_f32(acc0, w.m[0], a, 1);
+    acc1 = vfmaq_laneq_f32(acc1, w.m[1], a, 1);
   } else if constexpr (Format::has_minimum) {
-    acc[0] = vfmaq_n_f32(acc[0], m0, scale.half[g]);
-    acc[1] = vfmaq_n_f32(acc[1], m1, scale.half[g]);
+    acc0 = vfmaq_n_f32(acc0, w.m[0], scale.half[g]);
+    acc1 = vfmaq_n_f32(acc1, w.m[1], scale.half[g]);
   }
+}
+// Two tokens, together.
+template <class Format, class Form, std::size_t Token>
+POCKET_ALWAYS_INLINE void accumulate_two(const EightRows& sums, const EightScales& w, const GroupScale* group,
+                                         std::size_t k_tiles, std::size_t g, std::size_t half, Rows* acc) {
+  float32x4_t *const x = acc[Token].v + 2 * half, *const y = acc[Token + 1].v + 2 * half;
+  float32x4_t x0 = x[0], x1 = x[1], y0 = y[0], y1 = y[1];
+  accumulate_rows<Format, Form, Token>(sums, w, group[Token * k_tiles], g, x0, x1);
+  accumulate_rows<Format, Form, Token + 1>(sums, w, group[(Token + 1) * k_tiles], g, y0, y1);
+  keep_here(x0, x1, y0, y1);
+  x[0] = x0;
+  x[1] = x1;
+  y[0] = y0;
+  y[1] = y1;
 }
 
 // Adds a tile's products for `tokens_at_once` tokens to their sums. group: of the first token, the others' are k_tiles
@@ -35,6 +66,9 @@ POCKET_ALWAYS_INLINE void add_tokens(const std::byte* tile, const std::int8_t* a
   constexpr std::size_t blocks = 4 / Format::groups;  // of sixteen columns, in one group
   const Staged<Form> staged(a, stride);
   for (std::size_t half = 0; half < 2; ++half) {
+#if !defined(__clang__)
+    asm volatile("" ::: "memory");  // g++ would load all activations before the loop, and keep them in memory
+#endif
     const std::byte* codes = tile + Format::codes_offset + half * codes_at<Format>(0, 4);
     for (std::size_t g = 0; g < Format::groups; ++g) {
       EightRows sums;
@@ -44,25 +78,12 @@ POCKET_ALWAYS_INLINE void add_tokens(const std::byte* tile, const std::int8_t* a
         add_columns<Format, Form>(sums, codes, 2, staged);
         add_columns<Format, Form>(sums, codes, 3, staged);
       }
-      float32x4_t s0, s1, m0 = vdupq_n_f32(0), m1 = m0;
-      load_f16(tile + Format::scales_offset(g) + half * 16, s0, s1);
-      if constexpr (Format::has_minimum) {
-        load_f16(tile + Format::minima_offset(g) + half * 16, m0, m1);
-        m0 = vfmaq_f32(m0, minus_offset.v[0], s0);
-        m1 = vfmaq_f32(m1, minus_offset.v[0], s1);
-      }
-      const auto token = [&]<std::size_t I>(std::integral_constant<std::size_t, I>) POCKET_INLINE_LAMBDA {
-        accumulate_rows<Format, Form, I>(sums, group[I * k_tiles], g, s0, s1, m0, m1, acc[I].v + 2 * half);
-      };
-      token(std::integral_constant<std::size_t, 0>{});
-      token(std::integral_constant<std::size_t, 1>{});
-      token(std::integral_constant<std::size_t, 2>{});
-      token(std::integral_constant<std::size_t, 3>{});
+      const EightScales w = load_eight_scales<Format>(tile, g, half, minus_offset.v[0]);
+      accumulate_two<Format, Form, 0>(sums, w, group, k_tiles, g, half, acc);
+      accumulate_two<Format, Form, 2>(sums, w, group, k_tiles, g, half, acc);
       if constexpr (Form::bytes_per_code == 1) {
-        token(std::integral_constant<std::size_t, 4>{});
-        token(std::integral_constant<std::size_t, 5>{});
-        token(std::integral_constant<std::size_t, 6>{});
-        token(std::integral_constant<std::size_t, 7>{});
+        accumulate_two<Format, Form, 4>(sums, w, group, k_tiles, g, half, acc);
+        accumulate_two<Format, Form, 6>(sums, w, group, k_tiles, g, half, acc);
       }
     }
   }
