@@ -8,8 +8,8 @@
 //   dot_pair<Format>(unpacked, activation codes, stride, first, second)          two tokens at once: w4_g64, A8
 //   dot_packed<Format, Form>(codes, activation codes, sum)                        one, from the tile itself
 //   streams_at_once          1, or 2 where reading two places in turn is faster than one
-//   tokens_at_once           more than 1 where many tokens have a loop of their own: so many with A8, half with A16, by
-//     add_tokens<Format, Form>(tile, activation codes, stride, group, k_tiles, minus_offset, acc)
+//   tokens_at_once           more than 1 where many tokens have a loop of their own:
+//     many_tokens<Format, Form>(matmul, block, y)      the block's outputs for the first tokens; returns for how many
 // No include guard: it is meant to be included several times.
 
 // Scales and shifted minima of one tile, as floats.
@@ -108,25 +108,21 @@ void gemm(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
   const Rows minus_offset = broadcast(-p.w.offset);
   for (std::size_t block = block_begin; block < block_end; ++block) {
     const std::size_t n = block * tile_rows;
-    for (std::size_t i0 = 0; i0 < p.a.m; i0 += token_block) {
+    std::size_t i0 = 0;
+    if constexpr (tokens_at_once > 1) i0 = many_tokens<Format, Form>(p, block, p.y + (block - block_begin) * tile_rows);
+    for (; i0 < p.a.m; i0 += token_block) {
       const std::size_t tokens = p.a.m - i0 < token_block ? p.a.m - i0 : token_block;
       const std::byte* tile = p.w.tiles + block * k_tiles * Format::bytes;
       Rows acc[token_block];
       for (std::size_t i = 0; i < tokens; ++i) acc[i] = zero();
       for (std::size_t kt = 0; kt < k_tiles; ++kt, tile += Format::bytes) {
         if (i0 == 0) prefetch_ahead<Format>(tile);
-        const std::int8_t* codes = p.a.codes + i0 * stride + kt * tile_cols * Form::bytes_per_code;
-        const GroupScale* group = p.a.scales + i0 * k_tiles + kt;
-        std::size_t i = 0;
-        if constexpr (tokens_at_once > 1) {
-          constexpr std::size_t step = tokens_at_once / Form::bytes_per_code;
-          for (; i + step <= tokens; i += step, codes += step * stride, group += step * k_tiles)
-            add_tokens<Format, Form>(tile, codes, stride, group, k_tiles, minus_offset, acc + i);
-          if (i == tokens) continue;
-        }
         Unpacked unpacked;
         unpack<Format>(tile + Format::codes_offset, unpacked);
         const TileScales<Format> scales = load_scales<Format>(tile, minus_offset);
+        const std::int8_t* codes = p.a.codes + i0 * stride + kt * tile_cols * Form::bytes_per_code;
+        const GroupScale* group = p.a.scales + i0 * k_tiles + kt;
+        std::size_t i = 0;
         if constexpr (Form::bytes_per_code == 1 && Format::bits == 4 && Format::groups == 1)
           for (; i + 2 <= tokens; i += 2, codes += 2 * stride, group += 2 * k_tiles) {
             RowsI first[Format::groups], second[Format::groups];

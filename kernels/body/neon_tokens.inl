@@ -57,34 +57,53 @@ POCKET_ALWAYS_INLINE void accumulate_two(const EightRows& sums, const EightScale
   y[1] = y1;
 }
 
-// Adds a tile's products for `tokens_at_once` tokens to their sums. group: of the first token, the others' are k_tiles
-// further each.
+// In matmul.inl.
+POCKET_ALWAYS_INLINE void store_outputs(float* y, const Rows& acc, bool add_to, std::size_t count);
+
+// One row block, for as many tokens as are whole groups of tokens_at_once; returns how many. Nothing is prefetched: a
+// tile takes hundreds of cycles here, and the next one is where any processor looks for it.
 template <class Format, class Form>
-POCKET_ALWAYS_INLINE void add_tokens(const std::byte* tile, const std::int8_t* a, std::size_t stride,
-                                     const GroupScale* group, std::size_t k_tiles, const Rows& minus_offset,
-                                     Rows* acc) {
+POCKET_ALWAYS_INLINE std::size_t many_tokens(const Matmul& p, std::size_t block, float* y) {
+  constexpr std::size_t tokens = tokens_at_once / Form::bytes_per_code;
   constexpr std::size_t blocks = 4 / Format::groups;  // of sixteen columns, in one group
-  const Staged<Form> staged(a, stride);
-  for (std::size_t half = 0; half < 2; ++half) {
+  const std::size_t k_tiles = p.w.k_tiles(), stride = p.a.code_stride(), rows = p.w.n - block * tile_rows;
+  const std::size_t end = p.a.m / tokens * tokens, y_stride = p.y_stride;
+  const std::byte* const first = p.w.tiles + block * k_tiles * Format::bytes;
+  const float32x4_t minus_offset = vdupq_n_f32(-p.w.offset);
+  const bool add_to = p.add;
+  for (std::size_t i = 0; i < end; i += tokens, y += tokens * y_stride) {
+    const std::byte* tile = first;
+    const std::int8_t* a = p.a.codes + i * stride;
+    const GroupScale* group = p.a.scales + i * k_tiles;
+    Rows acc[tokens];
+    for (Rows& r : acc) r = zero();
+    for (std::size_t kt = 0; kt < k_tiles;
+         ++kt, tile += Format::bytes, a += tile_cols * Form::bytes_per_code, ++group) {
+      const Staged<Form> staged(a, stride);
+      for (std::size_t half = 0; half < 2; ++half) {
 #if !defined(__clang__)
-    asm volatile("" ::: "memory");  // g++ would load all activations before the loop, and keep them in memory
+        asm volatile("" ::: "memory");  // g++ would load all activations before the loop, and keep them in memory
 #endif
-    const std::byte* codes = tile + Format::codes_offset + half * codes_at<Format>(0, 4);
-    for (std::size_t g = 0; g < Format::groups; ++g) {
-      EightRows sums;
-      add_columns<Format, Form>(sums, codes, g * blocks, staged);
-      add_columns<Format, Form>(sums, codes, g * blocks + 1, staged);
-      if constexpr (blocks == 4) {
-        add_columns<Format, Form>(sums, codes, 2, staged);
-        add_columns<Format, Form>(sums, codes, 3, staged);
-      }
-      const EightScales w = load_eight_scales<Format>(tile, g, half, minus_offset.v[0]);
-      accumulate_two<Format, Form, 0>(sums, w, group, k_tiles, g, half, acc);
-      accumulate_two<Format, Form, 2>(sums, w, group, k_tiles, g, half, acc);
-      if constexpr (Form::bytes_per_code == 1) {
-        accumulate_two<Format, Form, 4>(sums, w, group, k_tiles, g, half, acc);
-        accumulate_two<Format, Form, 6>(sums, w, group, k_tiles, g, half, acc);
+        const std::byte* codes = tile + Format::codes_offset + half * codes_at<Format>(0, 4);
+        for (std::size_t g = 0; g < Format::groups; ++g) {
+          EightRows sums;
+          add_columns<Format, Form>(sums, codes, g * blocks, staged);
+          add_columns<Format, Form>(sums, codes, g * blocks + 1, staged);
+          if constexpr (blocks == 4) {
+            add_columns<Format, Form>(sums, codes, 2, staged);
+            add_columns<Format, Form>(sums, codes, 3, staged);
+          }
+          const EightScales w = load_eight_scales<Format>(tile, g, half, minus_offset);
+          accumulate_two<Format, Form, 0>(sums, w, group, k_tiles, g, half, acc);
+          accumulate_two<Format, Form, 2>(sums, w, group, k_tiles, g, half, acc);
+          if constexpr (tokens == 8) {
+            accumulate_two<Format, Form, 4>(sums, w, group, k_tiles, g, half, acc);
+            accumulate_two<Format, Form, 6>(sums, w, group, k_tiles, g, half, acc);
+          }
+        }
       }
     }
+    for (std::size_t t = 0; t < tokens; ++t) store_outputs(y + t * y_stride, acc[t], add_to, rows);
   }
+  return end;
 }
