@@ -9,7 +9,8 @@
 //   dot_packed<Format, Form>(codes, activation codes, sum)                        one, from the tile itself
 //   streams_at_once          1, or 2 where reading two places in turn is faster than one
 //   tokens_at_once           more than 1 where many tokens have a loop of their own:
-//     many_tokens<Format, Form>(matmul, block, y)      the block's outputs for the first tokens; returns for how many
+//     many_tokens<Format, Form>(matmul, block, 1 or 2 blocks, y)    their outputs for the first tokens; returns how
+//     many
 // No include guard: it is meant to be included several times.
 
 // Scales and shifted minima of one tile, as floats.
@@ -106,11 +107,14 @@ void gemm(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
   constexpr std::size_t token_block = 16;
   const std::size_t k_tiles = p.w.k_tiles(), stride = p.a.code_stride();
   const Rows minus_offset = broadcast(-p.w.offset);
+  std::size_t done = 0;  // tokens
   for (std::size_t block = block_begin; block < block_end; ++block) {
     const std::size_t n = block * tile_rows;
-    std::size_t i0 = 0;
-    if constexpr (tokens_at_once > 1) i0 = many_tokens<Format, Form>(p, block, p.y + (block - block_begin) * tile_rows);
-    for (; i0 < p.a.m; i0 += token_block) {
+    if constexpr (tokens_at_once > 1)
+      if ((block - block_begin) % 2 == 0)
+        done =
+            many_tokens<Format, Form>(p, block, block_end - block > 1 ? 2 : 1, p.y + (block - block_begin) * tile_rows);
+    for (std::size_t i0 = done; i0 < p.a.m; i0 += token_block) {
       const std::size_t tokens = p.a.m - i0 < token_block ? p.a.m - i0 : token_block;
       const std::byte* tile = p.w.tiles + block * k_tiles * Format::bytes;
       Rows acc[token_block];

@@ -28,46 +28,37 @@ POCKET_ALWAYS_INLINE EightScales load_eight_scales(const std::byte* tile, std::s
 // One token: acc is that of the eight rows.
 template <class Format, class Form, std::size_t Token>
 POCKET_ALWAYS_INLINE void accumulate_rows(const EightRows& sums, const EightScales& w, const GroupScale& scale,
-                                          std::size_t g, float32x4_t& acc0, float32x4_t& acc1) {
+                                          std::size_t g, float32x4_t (&acc)[2]) {
   const float32x4_t a = vld1q_f32(reinterpret_cast<const float*>(&scale));  // t, sum, half[0], half[1]
   int32x4_t low, high;
   join_rows<Form, Token>(sums, low, high);
-  acc0 = vfmaq_f32(acc0, w.s[0], vmulq_laneq_f32(vcvtq_f32_s32(low), a, 0));
-  acc1 = vfmaq_f32(acc1, w.s[1], vmulq_laneq_f32(vcvtq_f32_s32(high), a, 0));
+  float32x4_t x = acc[0], y = acc[1];
+  keep_here(x, y);
+  x = vfmaq_f32(x, w.s[0], vmulq_laneq_f32(vcvtq_f32_s32(low), a, 0));
+  y = vfmaq_f32(y, w.s[1], vmulq_laneq_f32(vcvtq_f32_s32(high), a, 0));
   if constexpr (Format::has_minimum && Format::groups == 1) {
-    acc0 = vfmaq_laneq_f32(acc0, w.m[0], a, 1);
-    acc1 = vfmaq_laneq_f32(acc1, w.m[1], a, 1);
+    x = vfmaq_laneq_f32(x, w.m[0], a, 1);
+    y = vfmaq_laneq_f32(y, w.m[1], a, 1);
   } else if constexpr (Format::has_minimum) {
-    acc0 = vfmaq_n_f32(acc0, w.m[0], scale.half[g]);
-    acc1 = vfmaq_n_f32(acc1, w.m[1], scale.half[g]);
+    x = vfmaq_n_f32(x, w.m[0], scale.half[g]);
+    y = vfmaq_n_f32(y, w.m[1], scale.half[g]);
   }
-}
-// Two tokens, together.
-template <class Format, class Form, std::size_t Token>
-POCKET_ALWAYS_INLINE void accumulate_two(const EightRows& sums, const EightScales& w, const GroupScale* group,
-                                         std::size_t k_tiles, std::size_t g, std::size_t half, Rows* acc) {
-  float32x4_t *const x = acc[Token].v + 2 * half, *const y = acc[Token + 1].v + 2 * half;
-  float32x4_t x0 = x[0], x1 = x[1], y0 = y[0], y1 = y[1];
-  accumulate_rows<Format, Form, Token>(sums, w, group[Token * k_tiles], g, x0, x1);
-  accumulate_rows<Format, Form, Token + 1>(sums, w, group[(Token + 1) * k_tiles], g, y0, y1);
-  keep_here(x0, x1, y0, y1);
-  x[0] = x0;
-  x[1] = x1;
-  y[0] = y0;
-  y[1] = y1;
+  acc[0] = x;
+  acc[1] = y;
 }
 
 // In matmul.inl.
 POCKET_ALWAYS_INLINE void store_outputs(float* y, const Rows& acc, bool add_to, std::size_t count);
 
-// One row block, for as many tokens as are whole groups of tokens_at_once; returns how many. Nothing is prefetched: a
-// tile takes hundreds of cycles here, and the next one is where any processor looks for it.
+// One or two row blocks from `block` on (their activations are staged once), for as many tokens as are whole groups of
+// tokens_at_once; returns how many. y: the first block's outputs of the first token. Nothing is prefetched: a tile
+// takes hundreds of cycles here, and the next one is where any processor looks for it.
 template <class Format, class Form>
-POCKET_ALWAYS_INLINE std::size_t many_tokens(const Matmul& p, std::size_t block, float* y) {
+POCKET_ALWAYS_INLINE std::size_t many_tokens(const Matmul& p, std::size_t block, std::size_t row_blocks, float* y) {
   constexpr std::size_t tokens = tokens_at_once / Form::bytes_per_code;
   constexpr std::size_t blocks = 4 / Format::groups;  // of sixteen columns, in one group
-  const std::size_t k_tiles = p.w.k_tiles(), stride = p.a.code_stride(), rows = p.w.n - block * tile_rows;
-  const std::size_t end = p.a.m / tokens * tokens, y_stride = p.y_stride;
+  const std::size_t k_tiles = p.w.k_tiles(), stride = p.a.code_stride(), y_stride = p.y_stride;
+  const std::size_t end = p.a.m / tokens * tokens, rows = p.w.n - block * tile_rows;
   const std::byte* const first = p.w.tiles + block * k_tiles * Format::bytes;
   const float32x4_t minus_offset = vdupq_n_f32(-p.w.offset);
   const bool add_to = p.add;
@@ -75,35 +66,46 @@ POCKET_ALWAYS_INLINE std::size_t many_tokens(const Matmul& p, std::size_t block,
     const std::byte* tile = first;
     const std::int8_t* a = p.a.codes + i * stride;
     const GroupScale* group = p.a.scales + i * k_tiles;
-    Rows acc[tokens];
-    for (Rows& r : acc) r = zero();
+    float32x4_t acc[4][tokens][2] = {};  // of the first block's rows 0..7 and 8..15, of the second's
     for (std::size_t kt = 0; kt < k_tiles;
          ++kt, tile += Format::bytes, a += tile_cols * Form::bytes_per_code, ++group) {
       const Staged<Form> staged(a, stride);
-      for (std::size_t half = 0; half < 2; ++half) {
+      const std::byte* of_block = tile;
+      auto* sum = acc;
+      for (std::size_t r = 0; r < row_blocks; ++r, of_block += k_tiles * Format::bytes)
+        for (std::size_t half = 0; half < 2; ++half, ++sum) {
 #if !defined(__clang__)
-        asm volatile("" ::: "memory");  // g++ would load all activations before the loop, and keep them in memory
+          asm volatile("" ::: "memory");  // g++ would load all activations before the loop, and keep them in memory
 #endif
-        const std::byte* codes = tile + Format::codes_offset + half * codes_at<Format>(0, 4);
-        for (std::size_t g = 0; g < Format::groups; ++g) {
-          EightRows sums;
-          add_columns<Format, Form>(sums, codes, g * blocks, staged);
-          add_columns<Format, Form>(sums, codes, g * blocks + 1, staged);
-          if constexpr (blocks == 4) {
-            add_columns<Format, Form>(sums, codes, 2, staged);
-            add_columns<Format, Form>(sums, codes, 3, staged);
-          }
-          const EightScales w = load_eight_scales<Format>(tile, g, half, minus_offset);
-          accumulate_two<Format, Form, 0>(sums, w, group, k_tiles, g, half, acc);
-          accumulate_two<Format, Form, 2>(sums, w, group, k_tiles, g, half, acc);
-          if constexpr (tokens == 8) {
-            accumulate_two<Format, Form, 4>(sums, w, group, k_tiles, g, half, acc);
-            accumulate_two<Format, Form, 6>(sums, w, group, k_tiles, g, half, acc);
+          const std::byte* codes = of_block + Format::codes_offset + half * codes_at<Format>(0, 4);
+          for (std::size_t g = 0; g < Format::groups; ++g) {
+            EightRows sums;
+            add_columns<Format, Form>(sums, codes, g * blocks, staged);
+            add_columns<Format, Form>(sums, codes, g * blocks + 1, staged);
+            if constexpr (blocks == 4) {
+              add_columns<Format, Form>(sums, codes, 2, staged);
+              add_columns<Format, Form>(sums, codes, 3, staged);
+            }
+            const EightScales w = load_eight_scales<Format>(of_block, g, half, minus_offset);
+            accumulate_rows<Format, Form, 0>(sums, w, group[0], g, (*sum)[0]);
+            accumulate_rows<Format, Form, 1>(sums, w, group[k_tiles], g, (*sum)[1]);
+            accumulate_rows<Format, Form, 2>(sums, w, group[2 * k_tiles], g, (*sum)[2]);
+            accumulate_rows<Format, Form, 3>(sums, w, group[3 * k_tiles], g, (*sum)[3]);
+            if constexpr (tokens == 8) {
+              accumulate_rows<Format, Form, 4>(sums, w, group[4 * k_tiles], g, (*sum)[4]);
+              accumulate_rows<Format, Form, 5>(sums, w, group[5 * k_tiles], g, (*sum)[5]);
+              accumulate_rows<Format, Form, 6>(sums, w, group[6 * k_tiles], g, (*sum)[6]);
+              accumulate_rows<Format, Form, 7>(sums, w, group[7 * k_tiles], g, (*sum)[7]);
+            }
           }
         }
-      }
     }
-    for (std::size_t t = 0; t < tokens; ++t) store_outputs(y + t * y_stride, acc[t], add_to, rows);
+    for (std::size_t b = 0; b < row_blocks; ++b)
+      for (std::size_t t = 0; t < tokens; ++t) {
+        const auto &top = acc[2 * b][t], &bottom = acc[2 * b + 1][t];
+        store_outputs(y + t * y_stride + b * tile_rows, {{top[0], top[1], bottom[0], bottom[1]}}, add_to,
+                      rows - b * tile_rows);
+      }
   }
   return end;
 }
