@@ -38,7 +38,7 @@ inline constexpr std::size_t tokens_at_once = 8;
 struct Dot {
   using Sums = int32x4_t;
   static POCKET_ALWAYS_INLINE Sums add(Sums sums, int8x16_t q, int8x16_t a) { return vdotq_s32(sums, q, a); }
-  static POCKET_ALWAYS_INLINE Sums product(int8x16_t q, int8x16_t a) { return add(vdupq_n_s32(0), q, a); }
+  static POCKET_ALWAYS_INLINE Sums product(int8x16_t q, int8x16_t a) { return add(zero_sum(), q, a); }
   static POCKET_ALWAYS_INLINE void keep(Sums& a, Sums& b, Sums& c, Sums& d) { keep_here(a, b, c, d); }
   static POCKET_ALWAYS_INLINE int32x4_t total(Sums sums) { return sums; }
 };
@@ -58,19 +58,61 @@ struct EightRows {
   int32x4_t plane[8][2];  // of a token: rows 0..3, 4..7
 
   POCKET_ALWAYS_INLINE EightRows() {
-    const int32x4_t zero = vdupq_n_s32(0);
-    plane[0][0] = plane[0][1] = plane[1][0] = plane[1][1] = plane[2][0] = plane[2][1] = plane[3][0] = plane[3][1] =
-        zero;
-    plane[4][0] = plane[4][1] = plane[5][0] = plane[5][1] = plane[6][0] = plane[6][1] = plane[7][0] = plane[7][1] =
-        zero;
+    plane[0][0] = zero_sum();
+    plane[0][1] = zero_sum();
+    plane[1][0] = zero_sum();
+    plane[1][1] = zero_sum();
+    plane[2][0] = zero_sum();
+    plane[2][1] = zero_sum();
+    plane[3][0] = zero_sum();
+    plane[3][1] = zero_sum();
+    plane[4][0] = zero_sum();
+    plane[4][1] = zero_sum();
+    plane[5][0] = zero_sum();
+    plane[5][1] = zero_sum();
+    plane[6][0] = zero_sum();
+    plane[6][1] = zero_sum();
+    plane[7][0] = zero_sum();
+    plane[7][1] = zero_sum();
   }
 };
 
-template <class>
+template <class Form>
 struct Staged {
   POCKET_ALWAYS_INLINE Staged(const std::int8_t* codes, std::size_t bytes) : a(codes), stride(bytes) {}
   const std::int8_t* a;
   std::size_t stride;
+};
+// Of 8-bit activations sixteen columns of all eight tokens are put side by side, for both halves of the rows: two are
+// one load, and no pointer is needed for each.
+template <>
+struct Staged<A8> {
+  POCKET_ALWAYS_INLINE Staged(const std::int8_t* a, std::size_t stride) {
+    two(codes, a, stride);
+    two(codes + 32, a, stride);
+    two(codes + 64, a, stride);
+    two(codes + 96, a, stride);
+  }
+  static POCKET_ALWAYS_INLINE void two(std::int8_t* out, const std::int8_t*& a, std::size_t stride) {
+    const std::int8_t* b = a + stride;
+#if !defined(__clang__)
+    asm volatile("" : "+r"(b));  // each address from the one before: g++ would keep all eight, in memory
+#endif
+    int8x16_t a0 = vld1q_s8(a), a1 = vld1q_s8(a + 16), b0 = vld1q_s8(b), b1 = vld1q_s8(b + 16);
+    keep_here(a0, a1, b0, b1);
+    int8x16_t a2 = vld1q_s8(a + 32), a3 = vld1q_s8(a + 48), b2 = vld1q_s8(b + 32), b3 = vld1q_s8(b + 48);
+    keep_here(a2, a3, b2, b3);
+    put(out, a0, b0);
+    put(out + 128, a1, b1);
+    put(out + 256, a2, b2);
+    put(out + 384, a3, b3);
+    a = b + stride;
+  }
+  static POCKET_ALWAYS_INLINE void put(std::int8_t* out, int8x16_t a, int8x16_t b) {
+    vst1q_s8(out, a);
+    vst1q_s8(out + 16, b);
+  }
+  alignas(64) std::int8_t codes[512];  // [block of sixteen columns][token][column]
 };
 
 // Sixteen columns of eight rows: [rows 0..3, 4..7][columns 4c..4c+3].
@@ -104,36 +146,34 @@ POCKET_ALWAYS_INLINE void load_quads(int8x16_t (&q)[4], const std::byte* p) {
   }
 }
 
-// Four columns of two planes, each a lane of its register.
-template <int X, int Y>
-POCKET_ALWAYS_INLINE void add_lanes(int32x4_t (&sums_x)[2], int32x4_t (&sums_y)[2], int8x16_t q0, int8x16_t q1,
-                                    int8x16_t x, int8x16_t y) {
-  sums_x[0] = vdotq_laneq_s32(sums_x[0], q0, x, X);
-  sums_x[1] = vdotq_laneq_s32(sums_x[1], q1, x, X);
-  sums_y[0] = vdotq_laneq_s32(sums_y[0], q0, y, Y);
-  sums_y[1] = vdotq_laneq_s32(sums_y[1], q1, y, Y);
-  keep_here(sums_x[0], sums_x[1], sums_y[0], sums_y[1]);
-}
-// Sixteen columns of two planes: one token's with 16-bit activations, or of tokens Plane and Plane + 1.
+// Sixteen columns of two planes: a token's with 16-bit activations, or of tokens Plane and Plane + 1. Four columns are
+// a lane of the register of activations. In assembly, since g++ 12 copies the sums from register to register.
+#define POCKET_SDOT(columns, x, y)                                                    \
+  "sdot %0.4s, %[top" columns "].16b, " x "\n\tsdot %1.4s, %[low" columns "].16b, " x \
+  "\n\t"                                                                              \
+  "sdot %2.4s, %[top" columns "].16b, " y "\n\tsdot %3.4s, %[low" columns "].16b, " y "\n\t"
 template <std::size_t Plane, class Form>
 POCKET_ALWAYS_INLINE void add_planes(EightRows& sums, const Quads& w, const Staged<Form>& staged, std::size_t b) {
   int32x4_t(&s)[2] = sums.plane[Plane], (&t)[2] = sums.plane[Plane + 1];
   if constexpr (Form::bytes_per_code == 2) {
     const std::int8_t* a = staged.a + Plane / 2 * staged.stride + b * 32;
-    const int8x16_t low = vld1q_s8(a), high = vld1q_s8(a + 16);
-    add_lanes<0, 2>(s, t, w.q[0][0], w.q[1][0], low, low);
-    add_lanes<1, 3>(s, t, w.q[0][1], w.q[1][1], low, low);
-    add_lanes<0, 2>(s, t, w.q[0][2], w.q[1][2], high, high);
-    add_lanes<1, 3>(s, t, w.q[0][3], w.q[1][3], high, high);
+    asm volatile(POCKET_SDOT("0", "%[x].4b[0]", "%[x].4b[2]") POCKET_SDOT("1", "%[x].4b[1]", "%[x].4b[3]")
+                     POCKET_SDOT("2", "%[y].4b[0]", "%[y].4b[2]") POCKET_SDOT("3", "%[y].4b[1]", "%[y].4b[3]")
+                 : "+w"(s[0]), "+w"(s[1]), "+w"(t[0]), "+w"(t[1])
+                 : [top0] "w"(w.q[0][0]), [top1] "w"(w.q[0][1]), [top2] "w"(w.q[0][2]), [top3] "w"(w.q[0][3]),
+                   [low0] "w"(w.q[1][0]), [low1] "w"(w.q[1][1]), [low2] "w"(w.q[1][2]), [low3] "w"(w.q[1][3]),
+                   [x] "w"(vld1q_s8(a)), [y] "w"(vld1q_s8(a + 16)));
   } else {
-    const std::int8_t* a = staged.a + Plane * staged.stride + b * 16;
-    const int8x16_t x = vld1q_s8(a), y = vld1q_s8(a + staged.stride);
-    add_lanes<0, 0>(s, t, w.q[0][0], w.q[1][0], x, y);
-    add_lanes<1, 1>(s, t, w.q[0][1], w.q[1][1], x, y);
-    add_lanes<2, 2>(s, t, w.q[0][2], w.q[1][2], x, y);
-    add_lanes<3, 3>(s, t, w.q[0][3], w.q[1][3], x, y);
+    const std::int8_t* a = staged.codes + b * 128 + Plane * 16;
+    asm volatile(POCKET_SDOT("0", "%[x].4b[0]", "%[y].4b[0]") POCKET_SDOT("1", "%[x].4b[1]", "%[y].4b[1]")
+                     POCKET_SDOT("2", "%[x].4b[2]", "%[y].4b[2]") POCKET_SDOT("3", "%[x].4b[3]", "%[y].4b[3]")
+                 : "+w"(s[0]), "+w"(s[1]), "+w"(t[0]), "+w"(t[1])
+                 : [top0] "w"(w.q[0][0]), [top1] "w"(w.q[0][1]), [top2] "w"(w.q[0][2]), [top3] "w"(w.q[0][3]),
+                   [low0] "w"(w.q[1][0]), [low1] "w"(w.q[1][1]), [low2] "w"(w.q[1][2]), [low3] "w"(w.q[1][3]),
+                   [x] "w"(vld1q_s8(a)), [y] "w"(vld1q_s8(a + 16)));
   }
 }
+#undef POCKET_SDOT
 template <class Format, class Form>
 POCKET_ALWAYS_INLINE void add_columns(EightRows& sums, const std::byte* codes, std::size_t b,
                                       const Staged<Form>& staged) {

@@ -42,7 +42,7 @@ inline constexpr std::size_t tokens_at_once = 8;
 struct Dot {
   using Sums = int32x4_t;
   static POCKET_ALWAYS_INLINE Sums add(Sums sums, int8x16_t q, int8x16_t a) { return vdotq_s32(sums, q, a); }
-  static POCKET_ALWAYS_INLINE Sums product(int8x16_t q, int8x16_t a) { return add(vdupq_n_s32(0), q, a); }
+  static POCKET_ALWAYS_INLINE Sums product(int8x16_t q, int8x16_t a) { return add(zero_sum(), q, a); }
   static POCKET_ALWAYS_INLINE void keep(Sums& a, Sums& b, Sums& c, Sums& d) { keep_here(a, b, c, d); }
   static POCKET_ALWAYS_INLINE int32x4_t total(Sums sums) { return sums; }
 };
@@ -71,7 +71,7 @@ struct Matrix {
       return {{vld1q_s8(a)}, {vld1q_s8(a + 16)}};
   }
   static POCKET_ALWAYS_INLINE Sums add(Sums sums, int8x16_t q, int8x16_t a) { return vmmlaq_s32(sums, q, a); }
-  static POCKET_ALWAYS_INLINE Sums product(int8x16_t q, int8x16_t a) { return add(vdupq_n_s32(0), q, a); }
+  static POCKET_ALWAYS_INLINE Sums product(int8x16_t q, int8x16_t a) { return add(zero_sum(), q, a); }
   static POCKET_ALWAYS_INLINE void keep(Sums& a, Sums& b, Sums& c, Sums& d) { keep_here(a, b, c, d); }
   template <std::size_t Token>
   static POCKET_ALWAYS_INLINE int32x4_t join(const Sums (&x)[1], const Sums (&y)[1]) {
@@ -89,9 +89,22 @@ struct EightRows {
   int32x4_t unit[4][4];  // [unit][pair of rows]
 
   POCKET_ALWAYS_INLINE EightRows() {
-    const int32x4_t zero = vdupq_n_s32(0);
-    unit[0][0] = unit[0][1] = unit[0][2] = unit[0][3] = unit[1][0] = unit[1][1] = unit[1][2] = unit[1][3] = zero;
-    unit[2][0] = unit[2][1] = unit[2][2] = unit[2][3] = unit[3][0] = unit[3][1] = unit[3][2] = unit[3][3] = zero;
+    unit[0][0] = zero_sum();
+    unit[0][1] = zero_sum();
+    unit[0][2] = zero_sum();
+    unit[0][3] = zero_sum();
+    unit[1][0] = zero_sum();
+    unit[1][1] = zero_sum();
+    unit[1][2] = zero_sum();
+    unit[1][3] = zero_sum();
+    unit[2][0] = zero_sum();
+    unit[2][1] = zero_sum();
+    unit[2][2] = zero_sum();
+    unit[2][3] = zero_sum();
+    unit[3][0] = zero_sum();
+    unit[3][1] = zero_sum();
+    unit[3][2] = zero_sum();
+    unit[3][3] = zero_sum();
   }
 };
 

@@ -111,9 +111,10 @@ void gemm(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
   for (std::size_t block = block_begin; block < block_end; ++block) {
     const std::size_t n = block * tile_rows;
     if constexpr (tokens_at_once > 1)
-      if ((block - block_begin) % 2 == 0)
+      if (const std::size_t row = block - block_begin;
+          row % 8 == 0)  // as many blocks as stay in the cache for the rest
         done =
-            many_tokens<Format, Form>(p, block, block_end - block > 1 ? 2 : 1, p.y + (block - block_begin) * tile_rows);
+            many_tokens<Format, Form>(p, block, block_end - block < 8 ? block_end : block + 8, p.y + row * tile_rows);
     for (std::size_t i0 = done; i0 < p.a.m; i0 += token_block) {
       const std::size_t tokens = p.a.m - i0 < token_block ? p.a.m - i0 : token_block;
       const std::byte* tile = p.w.tiles + block * k_tiles * Format::bytes;

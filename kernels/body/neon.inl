@@ -22,6 +22,17 @@ POCKET_ALWAYS_INLINE void keep_here([[maybe_unused]] R& a, [[maybe_unused]] R& b
 #endif
 }
 
+// A zero of its own for each sum: g++ would keep one more register for all to be copied from.
+POCKET_ALWAYS_INLINE int32x4_t zero_sum() {
+#if defined(__clang__)
+  return vdupq_n_s32(0);
+#else
+  int32x4_t zero;
+  asm volatile("movi %0.4s, #0" : "=w"(zero));
+  return zero;
+#endif
+}
+
 struct Rows {
   float32x4_t v[4];
 };
