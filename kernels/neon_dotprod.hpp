@@ -92,12 +92,11 @@ struct Staged<A8> {
     two(codes + 32, a, stride);
     two(codes + 64, a, stride);
     two(codes + 96, a, stride);
+    asm volatile("" ::"r"(codes) : "memory");  // in memory, and in order: clang would spill registers in its own
   }
   static POCKET_ALWAYS_INLINE void two(std::int8_t* out, const std::int8_t*& a, std::size_t stride) {
     const std::int8_t* b = a + stride;
-#if !defined(__clang__)
     asm volatile("" : "+r"(b));  // each address from the one before: g++ would keep all eight, in memory
-#endif
     int8x16_t a0 = vld1q_s8(a), a1 = vld1q_s8(a + 16), b0 = vld1q_s8(b), b1 = vld1q_s8(b + 16);
     keep_here(a0, a1, b0, b1);
     int8x16_t a2 = vld1q_s8(a + 32), a3 = vld1q_s8(a + 48), b2 = vld1q_s8(b + 32), b3 = vld1q_s8(b + 48);

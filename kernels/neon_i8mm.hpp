@@ -130,12 +130,6 @@ struct Staged<A8> {
   // them together in memory, therefore by hand.
   static POCKET_ALWAYS_INLINE void two(std::int8_t*& out, const std::int8_t*& a, std::size_t stride) {
     const std::int8_t* b = a + stride;
-#if defined(__clang__)
-    for (std::size_t i = 0; i < 64; i += 16, out += 32) {
-      const int64x2x2_t both = {{ vreinterpretq_s64_s8(vld1q_s8(a + i)), vreinterpretq_s64_s8(vld1q_s8(b + i)) }};
-      vst2q_s64(reinterpret_cast<std::int64_t*>(out), both);
-    }
-#else
     asm volatile(
         "ldp q28, q30, [%1]\n\t"
         "ldp q29, q31, [%2]\n\t"
@@ -148,7 +142,6 @@ struct Staged<A8> {
         : "+r"(out), "+r"(a)
         : "r"(b)
         : "v28", "v29", "v30", "v31", "memory");
-#endif
     a += 2 * stride;
   }
   POCKET_ALWAYS_INLINE const std::int8_t* unit(std::size_t i) const { return codes + i * 128; }

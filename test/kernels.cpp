@@ -426,4 +426,26 @@ TEST_CASE("an instruction set is found by name, or refused with the list") {
   REQUIRE_FALSE(unknown);
   REQUIRE(unknown.error().message.find("portable") != std::string::npos);
   REQUIRE(best_kernels());
+#if POCKET_ARCH_ARM64
+  for (const char* name : {"neon_i8mm", "neon_dotprod", "neon"})
+    REQUIRE(unknown.error().message.find(name) != std::string::npos);
+  REQUIRE(kernels_by_name("neon"));
+#endif
+}
+
+TEST_CASE("an instruction set that this CPU does not have is an error, and the best is the first that it has") {
+  bool better = true;
+  for (const IsaEntry& e : isa_list()) {
+    const auto found = kernels_by_name(e.kernels->name);
+    REQUIRE(static_cast<bool>(found) == e.runs_here());
+    if (found) {
+      REQUIRE(*found == e.kernels);
+      if (better) REQUIRE(*best_kernels() == e.kernels);
+      better = false;
+    } else {
+      REQUIRE(found.error().code == Errc::unsupported);
+      REQUIRE(found.error().message.find(e.kernels->name) != std::string::npos);
+      REQUIRE(found.error().message.find("does not have it") != std::string::npos);
+    }
+  }
 }

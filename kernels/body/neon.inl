@@ -6,31 +6,21 @@
 // attention.inl: sixteen registers of sums, four of keys or values and one of the query or weight, of 32.
 inline constexpr std::size_t heads_at_once = 4, rows_at_once = 1;
 
-// What is computed here is computed before what follows. Without this g++ finishes one sum before it begins another, a
-// chain of latencies, and loads codes twice for want of registers.
+// What is computed here is computed before what follows. Without this the compilers finish one sum before they begin
+// another, a chain of latencies, and keep codes in memory meanwhile for want of registers.
 template <class R>
-POCKET_ALWAYS_INLINE void keep_here([[maybe_unused]] R& a, [[maybe_unused]] R& b) {
-#if !defined(__clang__)
+POCKET_ALWAYS_INLINE void keep_here(R& a, R& b) {
   asm volatile("" : "+w"(a), "+w"(b));
-#endif
 }
 template <class R>
-POCKET_ALWAYS_INLINE void keep_here([[maybe_unused]] R& a, [[maybe_unused]] R& b, [[maybe_unused]] R& c,
-                                    [[maybe_unused]] R& d) {
-#if !defined(__clang__)
+POCKET_ALWAYS_INLINE void keep_here(R& a, R& b, R& c, R& d) {
   asm volatile("" : "+w"(a), "+w"(b), "+w"(c), "+w"(d));
-#endif
 }
-
-// A zero of its own for each sum: g++ would keep one more register for all to be copied from.
+// A zero of its own for each sum: the compilers would keep one more register for all to be copied from.
 POCKET_ALWAYS_INLINE int32x4_t zero_sum() {
-#if defined(__clang__)
-  return vdupq_n_s32(0);
-#else
   int32x4_t zero;
   asm volatile("movi %0.4s, #0" : "=w"(zero));
   return zero;
-#endif
 }
 
 struct Rows {

@@ -218,12 +218,10 @@ template <class Format, class Form>
 POCKET_ALWAYS_INLINE void dot_packed(const std::byte* codes, const std::int8_t* a, RowsI (&sum)[Format::groups]) {
   dot_groups<Format, Form>(codes, a, 0, sum, sum);
 }
-// The same address, which g++ does not know to be the same: it would load a tile before the loop over the tokens, and
-// keep it in memory.
+// The same address, which the compilers do not know to be the same: they would load a tile before the loop over the
+// tokens, and keep it in memory.
 POCKET_ALWAYS_INLINE const std::byte* again(const std::byte* codes) {
-#if !defined(__clang__)
   asm volatile("" : "+r"(codes));
-#endif
   return codes;
 }
 template <class Format, class Form>

@@ -78,9 +78,7 @@ POCKET_NOINLINE std::size_t many_tokens(const Matmul& p, std::size_t block_begin
         auto* sum = acc;
         for (std::size_t b = 0; b < row_blocks; ++b, of_block += k_tiles * Format::bytes)
           for (std::size_t half = 0; half < 2; ++half, ++sum) {
-#if !defined(__clang__)
-            asm volatile("" ::: "memory");  // g++ would load all activations before the loop, and keep them in memory
-#endif
+            asm volatile("" ::: "memory");  // no activations loaded before the loop, to be kept in memory again
             const std::byte* codes = of_block + Format::codes_offset + half * codes_at<Format>(0, 4);
             for (std::size_t g = 0; g < Format::groups; ++g) {
               EightRows sums;
