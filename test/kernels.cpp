@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 #include <iostream>
 #include <limits>
 #include <vector>
@@ -240,6 +241,28 @@ TEST_CASE("one token's outputs do not depend on its neighbours or on how the row
         }
       }
 }
+
+#if POCKET_ARCH_ARM64
+TEST_CASE("all of AArch64's instruction sets agree bit for bit") {
+  const std::size_t n = 50, k = 200, m = 13;
+  const std::vector<float> x = random_tokens(m, k, 1);
+  const std::vector<const Kernels*> all = runnable();
+  REQUIRE(all.size() >= 2);  // neon and portable
+  for (WeightFormat format : {WeightFormat::w4_g64, WeightFormat::w4_g32, WeightFormat::w8_g32})
+    for (ActivationForm form : {ActivationForm::a16, ActivationForm::a8}) {
+      Case c(format, n, k, format == WeightFormat::w4_g32 ? 8.0f : 0.0f, 7, false);
+      std::vector<float> want;
+      for (const Kernels* kernels : all) {
+        INFO(kernels->name << " " << name_of(format) << " " << name_of(form));
+        Prepared p(*kernels, x.data(), m, k, k, form);
+        std::vector<float> y(m * n);
+        kernels->matmul({c.packed, p.view, y.data(), n, false}, 0, c.packed.row_blocks());
+        if (want.empty()) want = y;
+        REQUIRE(std::memcmp(y.data(), want.data(), y.size() * sizeof(float)) == 0);
+      }
+    }
+}
+#endif
 
 TEST_CASE("a product added to what is there") {
   for (const Kernels* kernels : runnable()) {
