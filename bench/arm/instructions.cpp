@@ -1,6 +1,7 @@
 // Runs one kernel of one instruction set a given number of times and nothing else that depends on that number: what N
 // and N + 1 runs differ by is one run. For count.py, which counts the instructions that an emulator executes.
-// usage: instructions ISA KERNEL FORMAT a8|a16 M N K RUNS      KERNEL: matmul, prepare, attention (M heads, N positions)
+// usage: instructions ISA KERNEL FORMAT a8|a16 M N K RUNS
+//        KERNEL: matmul, prepare, or attention (M heads, N positions, head_dim K)
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -23,6 +23,7 @@ struct TileScales {
 template <class Format>
 POCKET_ALWAYS_INLINE TileScales<Format> load_scales(const std::byte* tile, const Rows& minus_offset) {
   TileScales<Format> t;
+#pragma GCC unroll 2
   for (std::size_t g = 0; g < Format::groups; ++g) {
     t.s[g] = load_f16(tile + Format::scales_offset(g));
     if constexpr (Format::has_minimum) t.m[g] = fma(minus_offset, t.s[g], load_f16(tile + Format::minima_offset(g)));
@@ -33,6 +34,7 @@ POCKET_ALWAYS_INLINE TileScales<Format> load_scales(const std::byte* tile, const
 template <class Format>
 POCKET_ALWAYS_INLINE void accumulate(Rows& acc, const RowsI (&sum)[Format::groups], const TileScales<Format>& tile,
                                      const GroupScale& a) {
+#pragma GCC unroll 2
   for (std::size_t g = 0; g < Format::groups; ++g) {
     acc = fma(tile.s[g], multiply(broadcast(a.t), to_float(sum[g])), acc);
     if constexpr (Format::has_minimum) acc = fma(tile.m[g], broadcast(Format::groups == 1 ? a.sum : a.half[g]), acc);
