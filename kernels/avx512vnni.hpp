@@ -58,6 +58,8 @@ struct Dot {
 // before attention
 #include "body/attention.inl"
 #include "body/matmul.inl"
+// before many tokens
+#include "body/many_tokens.inl"
 #include "body/prepare.inl"
 
 }  // namespace avx512vnni

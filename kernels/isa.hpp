@@ -20,12 +20,18 @@
 #define POCKET_HOLDS_AVX512BW (POCKET_TARGET_AVX512BW && !POCKET_TARGET_AVX512VNNI)
 #define POCKET_HOLDS_AVXVNNI (POCKET_TARGET_AVXVNNI && !POCKET_TARGET_AVX512BW)
 #define POCKET_HOLDS_AVX2 (POCKET_TARGET_AVX2 && !POCKET_TARGET_AVXVNNI && !POCKET_TARGET_AVX512BW)
-#define POCKET_HOLDS_PORTABLE (!POCKET_TARGET_AVX2)
+#define POCKET_HOLDS_NEON_I8MM POCKET_TARGET_NEON_I8MM
+#define POCKET_HOLDS_NEON_DOTPROD (POCKET_TARGET_NEON_DOTPROD && !POCKET_TARGET_NEON_I8MM)
+#define POCKET_HOLDS_NEON (POCKET_ARCH_ARM64 && !POCKET_TARGET_NEON_DOTPROD)
+#define POCKET_HOLDS_PORTABLE (!POCKET_TARGET_AVX2 && !POCKET_ARCH_ARM64)
 #else
 #define POCKET_HOLDS_AVX512VNNI POCKET_ARCH_X86
 #define POCKET_HOLDS_AVX512BW POCKET_ARCH_X86
 #define POCKET_HOLDS_AVXVNNI POCKET_ARCH_X86
 #define POCKET_HOLDS_AVX2 POCKET_ARCH_X86
+#define POCKET_HOLDS_NEON_I8MM POCKET_ARCH_ARM64
+#define POCKET_HOLDS_NEON_DOTPROD POCKET_ARCH_ARM64
+#define POCKET_HOLDS_NEON POCKET_ARCH_ARM64
 #define POCKET_HOLDS_PORTABLE 1
 #endif
 
@@ -40,6 +46,15 @@
 #endif
 #if POCKET_HOLDS_AVX2
 #include "avx2.hpp"
+#endif
+#if POCKET_HOLDS_NEON_I8MM
+#include "neon_i8mm.hpp"
+#endif
+#if POCKET_HOLDS_NEON_DOTPROD
+#include "neon_dotprod.hpp"
+#endif
+#if POCKET_HOLDS_NEON
+#include "neon.hpp"
 #endif
 #if POCKET_HOLDS_PORTABLE
 #include "portable.hpp"
@@ -68,6 +83,15 @@ inline constexpr IsaEntry isa_list[] = {
 #endif
 #if POCKET_HOLDS_AVX2
     {&avx2_kernels, &cpu_has_avx2},
+#endif
+#if POCKET_HOLDS_NEON_I8MM
+    {&neon_i8mm_kernels, &cpu_has_neon_i8mm},
+#endif
+#if POCKET_HOLDS_NEON_DOTPROD
+    {&neon_dotprod_kernels, &cpu_has_neon_dotprod},
+#endif
+#if POCKET_HOLDS_NEON
+    {&neon_kernels, &always},
 #endif
 #if POCKET_HOLDS_PORTABLE
     {&portable_kernels, &always},

@@ -14,7 +14,7 @@
 POCKET_NAMESPACE_BEGIN
 
 // Which instruction set: for messages and tests; dispatch goes by function pointers.
-enum class Isa : std::uint8_t { portable, avx2, avxvnni, avx512bw, avx512vnni };
+enum class Isa : std::uint8_t { portable, avx2, avxvnni, avx512bw, avx512vnni, neon, neon_dotprod, neon_i8mm };
 
 // y[m, n] = sum over k of w[n, k] * a[m, k], for the row blocks [block_begin, block_end) of w:
 //

@@ -25,10 +25,10 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr std::size_t heads_at_once = 4, rows_at_once = 1;  // attention.inl
-// matmul.inl
+// matmul.inl, many_tokens.inl
 inline constexpr std::size_t streams_at_once = 1, blocks_at_once = 1;
 template <class Form>
-inline constexpr std::size_t few_tokens = 1;
+inline constexpr std::size_t fewest_unpacked = 2;
 template <class Format, class Form>
 inline constexpr std::size_t tokens_at_once = 1;
 
@@ -236,6 +236,8 @@ POCKET_ALWAYS_INLINE void prepare_group(const float* a, std::int8_t* codes, Grou
 // before attention
 #include "body/attention.inl"
 #include "body/matmul.inl"
+// before many tokens
+#include "body/many_tokens.inl"
 #include "body/prepare.inl"
 
 inline constexpr Kernels table{Isa::portable, "portable", &prepare, &matmul, &gate, &attention};

@@ -2,8 +2,9 @@
 //
 //   POCKET_SINGLE_TARGET   0 or 1. With 1 the CPU backend holds one instruction set, the best that the compiler's
 //                          target flags allow, and dispatches nothing. Default: 1 where those flags ask for more than
-//                          the architecture's baseline (-mavx2 -mfma -mf16c, or -march=haswell and later), else 0: all
-//                          instruction sets are built and one is chosen when the program starts.
+//                          the architecture's baseline (-mavx2 -mfma -mf16c, or -march=haswell and later; on AArch64
+//                          +dotprod, or -march=armv8.4-a and later), else 0: all instruction sets are built and one is
+//                          chosen when the program starts. Apple's compilers always allow +dotprod: there, +i8mm.
 #ifndef POCKET_CONFIG_HPP
 #define POCKET_CONFIG_HPP
 
@@ -32,6 +33,13 @@
 #define POCKET_ARCH_X86 0
 #endif
 
+// Little-endian, with the vector instructions: what the kernels are written for.
+#if defined(__aarch64__) && !defined(__AARCH64EB__) && defined(__ARM_NEON)
+#define POCKET_ARCH_ARM64 1
+#else
+#define POCKET_ARCH_ARM64 0
+#endif
+
 // What the compiler's target flags allow, by the names of kernels/.
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define POCKET_TARGET_AVX2 1
@@ -55,8 +63,25 @@
 #define POCKET_TARGET_AVX512VNNI 0
 #endif
 
+#if POCKET_ARCH_ARM64 && defined(__ARM_FEATURE_DOTPROD)
+#define POCKET_TARGET_NEON_DOTPROD 1
+#else
+#define POCKET_TARGET_NEON_DOTPROD 0
+#endif
+#if POCKET_TARGET_NEON_DOTPROD && defined(__ARM_FEATURE_MATMUL_INT8)
+#define POCKET_TARGET_NEON_I8MM 1
+#else
+#define POCKET_TARGET_NEON_I8MM 0
+#endif
+
 #ifndef POCKET_SINGLE_TARGET
+#if POCKET_ARCH_ARM64 && defined(__APPLE__)
+#define POCKET_SINGLE_TARGET POCKET_TARGET_NEON_I8MM
+#elif POCKET_ARCH_ARM64
+#define POCKET_SINGLE_TARGET POCKET_TARGET_NEON_DOTPROD
+#else
 #define POCKET_SINGLE_TARGET POCKET_TARGET_AVX2
+#endif
 #endif
 
 // Two units of one program may be compiled for different targets. Their inline functions hold different instructions,

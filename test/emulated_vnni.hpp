@@ -51,6 +51,8 @@ struct Dot {
 // before attention
 #include "../kernels/body/attention.inl"
 #include "../kernels/body/matmul.inl"
+// before many tokens
+#include "../kernels/body/many_tokens.inl"
 #include "../kernels/body/prepare.inl"
 
 }  // namespace emulated_avxvnni
@@ -105,6 +107,8 @@ struct Dot {
 // before attention
 #include "../kernels/body/attention.inl"
 #include "../kernels/body/matmul.inl"
+// before many tokens
+#include "../kernels/body/many_tokens.inl"
 #include "../kernels/body/prepare.inl"
 
 }  // namespace emulated_avx512vnni

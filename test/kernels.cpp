@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 #include <iostream>
 #include <limits>
 #include <vector>
@@ -244,6 +245,28 @@ TEST_CASE("one token's outputs do not depend on its neighbours or on how the row
       }
 }
 
+#if POCKET_ARCH_ARM64
+TEST_CASE("all of AArch64's instruction sets agree bit for bit") {
+  const std::size_t n = 50, k = 200, m = 13;
+  const std::vector<float> x = random_tokens(m, k, 1);
+  const std::vector<const Kernels*> all = runnable();
+  REQUIRE(all.size() >= 2);  // neon and portable
+  for (WeightFormat format : {WeightFormat::w4_g64, WeightFormat::w4_g32, WeightFormat::w8_g32})
+    for (ActivationForm form : {ActivationForm::a16, ActivationForm::a8}) {
+      Case c(format, n, k, format == WeightFormat::w4_g32 ? 8.0f : 0.0f, 7, false);
+      std::vector<float> want;
+      for (const Kernels* kernels : all) {
+        INFO(kernels->name << " " << name_of(format) << " " << name_of(form));
+        Prepared p(*kernels, x.data(), m, k, k, form);
+        std::vector<float> y(m * n);
+        kernels->matmul({c.packed, p.view, y.data(), n, false}, 0, c.packed.row_blocks());
+        if (want.empty()) want = y;
+        REQUIRE(std::memcmp(y.data(), want.data(), y.size() * sizeof(float)) == 0);
+      }
+    }
+}
+#endif
+
 TEST_CASE("a product added to what is there") {
   for (const Kernels* kernels : runnable()) {
     Case c(WeightFormat::w4_g64, 23, 64, 0, 1, false);
@@ -435,4 +458,26 @@ TEST_CASE("an instruction set is found by name, or refused with the list") {
   REQUIRE_FALSE(unknown);
   REQUIRE(unknown.error().message.find("portable") != std::string::npos);
   REQUIRE(best_kernels());
+#if POCKET_ARCH_ARM64
+  for (const char* name : {"neon_i8mm", "neon_dotprod", "neon"})
+    REQUIRE(unknown.error().message.find(name) != std::string::npos);
+  REQUIRE(kernels_by_name("neon"));
+#endif
+}
+
+TEST_CASE("an instruction set that this CPU does not have is an error, and the best is the first that it has") {
+  bool better = true;
+  for (const IsaEntry& e : isa_list()) {
+    const auto found = kernels_by_name(e.kernels->name);
+    REQUIRE(static_cast<bool>(found) == e.runs_here());
+    if (found) {
+      REQUIRE(*found == e.kernels);
+      if (better) REQUIRE(*best_kernels() == e.kernels);
+      better = false;
+    } else {
+      REQUIRE(found.error().code == Errc::unsupported);
+      REQUIRE(found.error().message.find(e.kernels->name) != std::string::npos);
+      REQUIRE(found.error().message.find("does not have it") != std::string::npos);
+    }
+  }
 }

@@ -5,11 +5,11 @@
 // activation: 64 * 127 * 32639 < 2^31. Included inside the instruction set's namespace and target region, after Dot and
 // keep_here. No include guard.
 
-// matmul.inl. Two streams, far apart, hide each other's waits at a page's end (one token, one thread: a tenth faster on
-// Emerald Rapids).
+// matmul.inl, many_tokens.inl. Two streams, far apart, hide each other's waits at a page's end (one token, one thread:
+// a tenth faster on Emerald Rapids).
 inline constexpr std::size_t streams_at_once = 2, blocks_at_once = 1;
 template <class Form>
-inline constexpr std::size_t few_tokens = 4 / Form::bytes_per_code;
+inline constexpr std::size_t fewest_unpacked = 1 + 4 / Form::bytes_per_code;
 template <class Format, class Form>
 inline constexpr std::size_t tokens_at_once = Format::bits == 4 && Format::groups == 1 ? 2 / Form::bytes_per_code : 1;
 inline constexpr std::size_t heads_at_once = 4, rows_at_once = 1;  // attention.inl: eight registers of sums

@@ -2,13 +2,13 @@
 //   Dot::add_16(sums, q, a)     int32 lanes: sums + the products of int16 neighbours
 // Included inside the instruction set's namespace and target region, after Dot and keep_here. No include guard.
 
-// matmul.inl. Sixteen registers of sums hide the dot instruction's latency (5 cycles, two ports), and each load of
-// activations serves two of them: with a load for each dot instruction the loads set the pace (Emerald Rapids). Two
-// streams, far apart, hide each other's waits at a page's end (one token, one thread: a tenth faster on Skylake-X, a
-// seventh on Emerald Rapids).
+// matmul.inl, many_tokens.inl. Sixteen registers of sums hide the dot instruction's latency (5 cycles, two ports), and
+// each load of activations serves two of them: with a load for each dot instruction the loads set the pace (Emerald
+// Rapids). Two streams, far apart, hide each other's waits at a page's end (one token, one thread: a tenth faster on
+// Skylake-X, a seventh on Emerald Rapids).
 inline constexpr std::size_t streams_at_once = 2, blocks_at_once = 2;
 template <class Form>
-inline constexpr std::size_t few_tokens = 8;
+inline constexpr std::size_t fewest_unpacked = 9;
 template <class Format, class Form>
 inline constexpr std::size_t tokens_at_once = Format::bits == 4 ? 8 / Form::bytes_per_code : 1;
 inline constexpr std::size_t heads_at_once = 7, rows_at_once = 2;  // attention.inl: fourteen registers of sums
