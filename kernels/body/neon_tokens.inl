@@ -1,7 +1,7 @@
 // Several tokens against one tile on AArch64, eight rows at a time: sixteen registers of sums, eight of codes, and the
-// activations come one by one. The codes are unpacked again for each eight bytes' worth of tokens, which costs a tenth
-// of the dot products; kept unpacked they would have to be loaded as often. Included inside an instruction set's
-// namespace and target region, after neon_dot.inl and
+// activations come two by two. Every group of tokens unpacks the codes anew, a tenth of all instructions; kept unpacked
+// they would have to be loaded as often. Included inside an instruction set's namespace and target region, after
+// neon_dot.inl, before matmul.inl, and after
 //   tokens_at_once             8: tokens with 8-bit activations; of 16-bit ones half as many
 //   Staged<Form>(a, stride)    the activations of a tile, as add_columns wants them: tokens `stride` bytes apart
 //   EightRows                  sums of eight rows and these tokens, zero at first
