@@ -1,7 +1,7 @@
 // Several tokens against one tile on AArch64, eight rows at a time: sixteen registers of sums, eight of codes, and the
-// activations come one by one. The codes are unpacked again for each eight bytes' worth of tokens, which costs a tenth
-// of the dot products; kept unpacked they would have to be loaded as often. Included inside an instruction set's
-// namespace and target region, after neon_dot.inl and
+// activations come two by two. Every group of tokens unpacks the codes anew, a tenth of all instructions; kept unpacked
+// they would have to be loaded as often. Included inside an instruction set's namespace and target region, after
+// neon_dot.inl and matmul.inl, which declares many_tokens, and after
 //   Staged<Form>(a, stride)    the activations of a tile, as add_columns wants them: tokens `stride` bytes apart
 //   EightRows                  sums of eight rows and these tokens, zero at first
 //   add_columns<Format, Form>(sums, codes, b, staged)     block b of the columns; codes: of the eight rows
