@@ -60,7 +60,7 @@ inline constexpr std::size_t prefetch_ahead = 4096;  // bytes of one stream: a m
 // blocks from each other; b from begin to end. Each range is one sequential stream.
 template <class Format, class Form, std::size_t T, std::size_t Streams>
 POCKET_NOINLINE void from_tiles(const Matmul& p, std::size_t token, float* y, std::size_t begin, std::size_t end,
-                                std::size_t apart, bool in_memory) {
+                                std::size_t apart) {
   const std::size_t k_tiles = p.w.k_tiles(), next = apart * k_tiles * Format::bytes, stride = p.a.code_stride();
   const Rows minus_offset = broadcast(-p.w.offset);
   const std::byte* tile = p.w.tiles + begin * k_tiles * Format::bytes;
@@ -77,7 +77,7 @@ POCKET_NOINLINE void from_tiles(const Matmul& p, std::size_t token, float* y, st
 #pragma GCC unroll 2
       for (std::size_t s = 0; s < Streams; ++s) {
         const std::byte* t = tile + s * next;
-        if (in_memory) prefetch<Format, 3>(t + prefetch_ahead);
+        prefetch<Format, 3>(t + prefetch_ahead);
         RowsI sum[T][Format::groups];
         dot_packed<Format, Form>(t + Format::codes_offset, codes, stride, sum);
         const TileScales<Format> scales = load_scales<Format>(t, minus_offset);
@@ -100,19 +100,18 @@ void gemv(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
   std::size_t rest = block_begin;
   if constexpr (streams_at_once > 1) {
     const std::size_t apart = (block_end - block_begin) / streams_at_once;
-    if (apart > 0)
-      from_tiles<Format, Form, 1, streams_at_once>(p, 0, p.y, block_begin, block_begin + apart, apart, true);
+    if (apart > 0) from_tiles<Format, Form, 1, streams_at_once>(p, 0, p.y, block_begin, block_begin + apart, apart);
     rest += apart * streams_at_once;
   }
   if (rest < block_end)
-    from_tiles<Format, Form, 1, 1>(p, 0, p.y + (rest - block_begin) * tile_rows, rest, block_end, 0, true);
+    from_tiles<Format, Form, 1, 1>(p, 0, p.y + (rest - block_begin) * tile_rows, rest, block_end, 0);
 }
 
 // All tokens from `token` on against one row block, T at a time, what is left over by half as many. The block stays in
 // the first-level cache, or in the second.
 template <class Format, class Form, std::size_t T = tokens_at_once<Format, Form>>
 void few_tokens(const Matmul& p, std::size_t block, float* y, std::size_t token) {
-  for (; token + T <= p.a.m; token += T) from_tiles<Format, Form, T, 1>(p, token, y, block, block + 1, 0, token == 0);
+  for (; token + T <= p.a.m; token += T) from_tiles<Format, Form, T, 1>(p, token, y, block, block + 1, 0);
   if constexpr (T > 1) few_tokens<Format, Form, T / 2>(p, block, y, token);
 }
 
