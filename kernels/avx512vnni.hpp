@@ -21,6 +21,7 @@
 #pragma GCC push_options
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // of g++ 12's own _mm512_undefined
+#pragma GCC diagnostic ignored "-Wuninitialized"        // the same
 #pragma GCC target("avx512vnni,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 #endif
 

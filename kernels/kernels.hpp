@@ -66,7 +66,7 @@ struct AttentionChunk {
   float* sum = nullptr;  // [heads]
 };
 
-// One instruction set's functions; isa.hpp has the list.
+// One instruction set's functions; isa_list.hpp has the list.
 struct Kernels {
   Isa isa = Isa::portable;
   const char* name = "";
@@ -79,6 +79,12 @@ struct Kernels {
   void (*gate)(const float* both, std::size_t m, float* y, std::size_t y_stride) noexcept = nullptr;
   // One chunk: see AttentionChunk.
   void (*attention)(const AttentionChunk&) noexcept = nullptr;
+};
+
+// One instruction set of the list.
+struct IsaEntry {
+  const Kernels* kernels;
+  bool (*runs_here)() noexcept;  // does this CPU, with this operating system, have what the kernels need?
 };
 
 POCKET_NAMESPACE_END

@@ -5,6 +5,10 @@
 //                          the architecture's baseline (-mavx2 -mfma -mf16c, or -march=haswell and later; on AArch64
 //                          +dotprod, or -march=armv8.4-a and later), else 0: all instruction sets are built and one is
 //                          chosen when the program starts. Apple's compilers always allow +dotprod: there, +i8mm.
+//
+//   POCKET_EXTERN_KERNELS  0 or 1, the same in all units of a program. With 1 the kernels are compiled in one of them,
+//                          which includes kernels/isa_list.hpp (one line is a whole source file), and no longer in every
+//                          one that includes pocket/pocket.hpp: the larger part of a unit's compile time. Default: 0.
 #ifndef POCKET_CONFIG_HPP
 #define POCKET_CONFIG_HPP
 
@@ -82,6 +86,10 @@
 #else
 #define POCKET_SINGLE_TARGET POCKET_TARGET_AVX2
 #endif
+#endif
+
+#ifndef POCKET_EXTERN_KERNELS
+#define POCKET_EXTERN_KERNELS 0
 #endif
 
 // Two units of one program may be compiled for different targets. Their inline functions hold different instructions,

@@ -19,6 +19,7 @@
 #pragma GCC target("avx2,fma,f16c")
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // of g++ 12's own _mm512_undefined
+#pragma GCC diagnostic ignored "-Wuninitialized"        // the same
 #endif
 
 POCKET_NAMESPACE_BEGIN
@@ -74,6 +75,7 @@ POCKET_NAMESPACE_END
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // of g++ 12's own _mm512_undefined
+#pragma GCC diagnostic ignored "-Wuninitialized"        // the same
 #endif
 
 POCKET_NAMESPACE_BEGIN
