@@ -74,7 +74,7 @@ expect 2 "nothing to measure" "$pocket" bench --model "$work/package" --prompt 0
 expect 0 '"wall_share"' "$pocket" bench --model "$work/package" --prompt 4 --generate 2 --depth 3 --repeat 1 --json
 expect 0 "attention" "$pocket" bench --model "$work/package" --prompt 0 --generate 2 --depth 3 --repeat 1 --profile
 expect 0 '"parts"' "$pocket" bench --model "$work/package" --prompt 4 --generate 2 --repeat 1 --profile --json
-expect 2 "--generate 0" "$pocket" bench --model "$work/package" --generate 0 --profile
+expect 0 "attention" "$pocket" bench --model "$work/package" --prompt 4 --generate 0 --repeat 1 --profile
 expect 2 "40960" "$pocket" bench --model "$work/package" --prompt 50000
 head -c 100000000 "$work/package/pocket.safetensors" >"$work/directory/pocket.safetensors"
 expect 1 "pocket.safetensors" "$pocket" inspect --model "$work/directory"

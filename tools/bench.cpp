@@ -23,6 +23,7 @@ struct Spread {
   double median = 0, min = 0, max = 0;
 };
 Spread spread(std::vector<double> v) {
+  if (v.empty()) return {};
   std::sort(v.begin(), v.end());
   const std::size_t n = v.size();
   return {n % 2 != 0 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2, v.front(), v.back()};
@@ -32,11 +33,11 @@ nlohmann::ordered_json to_json(const std::vector<double>& v) {
   return {{"median", s.median}, {"min", s.min}, {"max", s.max}, {"runs", v}};
 }
 
-// One part of a decoded token's time.
+// One part of a token's time.
 struct Part {
   std::string name;
-  double bytes;                 // of weights, keys and values that it reads
-  std::vector<double> seconds;  // of one token; one a run
+  double bytes = 0;                          // of weights, keys and values that a decoded token reads
+  std::vector<double> seconds, prompt = {};  // of a decoded token, of one of the prompt's; one a run
 };
 
 struct Measured {
@@ -60,7 +61,7 @@ double bytes_per_token(const LoadedModel& m, const BenchOptions& o) {
 
 std::vector<Part> empty_parts(const LoadedModel& m, const BenchOptions& o) {
   std::vector<Part> parts;
-  for (const char* name : ::bench::operation_names) parts.push_back({name, 0, {}});
+  for (const char* name : ::bench::operation_names) parts.push_back({name, 0, {}, {}});
   const auto bytes = [&](::bench::Operation operation) -> double& {
     return parts[static_cast<std::size_t>(operation)].bytes;
   };
@@ -74,8 +75,8 @@ std::vector<Part> empty_parts(const LoadedModel& m, const BenchOptions& o) {
   }
   bytes(attention) = kv_bytes(m, o);
   bytes(logits) = static_cast<double>(m.weights.head.bytes());
-  parts.push_back({"between them", 0, {}});
-  parts.push_back({"sampler", static_cast<double>(m.spec.vocab * sizeof(float)), {}});
+  parts.push_back({"between them", 0, {}, {}});
+  parts.push_back({"sampler", static_cast<double>(m.spec.vocab * sizeof(float)), {}, {}});
   return parts;
 }
 
@@ -114,8 +115,8 @@ Measured measure(const LoadedModel& m, ThreadPool& pool, const RunOptions& run, 
       for (std::size_t l = 0; l < round.size(); ++l) reads[l].push_back(round[l]);
     }
   };
-  const auto note_parts = [&](double seconds, std::size_t count) {
-    const auto per_token = [&](Part& part, double s) { part.seconds.push_back(s / static_cast<double>(count)); };
+  const auto note_parts = [&](std::vector<double> Part::* of, double seconds, std::size_t count) {
+    const auto per_token = [&](Part& part, double s) { (part.*of).push_back(s / static_cast<double>(count)); };
     if constexpr (requires { session.backend().take(); }) {
       const auto times = session.backend().take();
       for (std::size_t i = 0; i < times.size(); ++i) {
@@ -125,7 +126,7 @@ Measured measure(const LoadedModel& m, ThreadPool& pool, const RunOptions& run, 
       per_token(result.parts[times.size()], seconds);
       const double start = ::bench::now();
       value_or_die(sampler.sample(session.logits()));
-      result.parts.back().seconds.push_back(::bench::now() - start);
+      (result.parts.back().*of).push_back(::bench::now() - start);
     }
   };
   const auto forget_parts = [&] {
@@ -137,9 +138,14 @@ Measured measure(const LoadedModel& m, ThreadPool& pool, const RunOptions& run, 
     if (r >= 0) measure_wall(1);
     if (o.prompt > 0) {
       check_or_die(session.rewind(0));
+      forget_parts();
       const double start = ::bench::now();
       forward(0, o.prompt);
-      if (r >= 0) result.prefill.push_back(static_cast<double>(o.prompt) / (::bench::now() - start));
+      const double seconds = ::bench::now() - start;
+      if (r >= 0) {
+        result.prefill.push_back(static_cast<double>(o.prompt) / seconds);
+        note_parts(&Part::prompt, seconds, o.prompt);
+      }
     }
     if (o.generate > 0) {
       // What the context holds up to the depth stays from run to run.
@@ -153,7 +159,7 @@ Measured measure(const LoadedModel& m, ThreadPool& pool, const RunOptions& run, 
       const double seconds = ::bench::now() - start;
       if (r >= 0) {
         result.decode.push_back(static_cast<double>(count) / seconds);
-        note_parts(seconds, count);
+        note_parts(&Part::seconds, seconds, count);
       }
     }
     if (r < 0) {
@@ -198,7 +204,8 @@ void print_json(const LoadedModel& m, const BenchOptions& o, const Measured& r, 
     for (const Part& p : r.parts)
       j["parts"].push_back({{"name", p.name},
                             {"bytes", static_cast<std::uint64_t>(p.bytes)},
-                            {"seconds_per_token", to_json(p.seconds)}});
+                            {"seconds_per_token", to_json(p.seconds)},
+                            {"seconds_per_prompt_token", to_json(p.prompt)}});
   j["context"] = r.shape.context;
   j["open_ms"] = open_ms;
   j["planned_bytes"] = planned;
@@ -206,17 +213,32 @@ void print_json(const LoadedModel& m, const BenchOptions& o, const Measured& r, 
   std::printf("%s\n", j.dump(2).c_str());
 }
 
-// Where a decoded token's time goes. A part's share of the wall: how fast it reads, as a part of what the machine can.
+// Where a token's time goes: of a decoded one, of one of the prompt's. A part's share of the wall: how fast a decoded
+// token reads it, as a part of what the machine can.
 void print_parts(const Measured& r) {
-  double total = 0;
-  for (std::size_t i = 0; i + 1 < r.parts.size(); ++i) total += spread(r.parts[i].seconds).median;
   const double wall = spread(r.wall).median * 1e9;
-  std::printf("  a decoded token, parts           ms   of all    wall's ms   share of the wall\n");
+  const auto column = [&](const Part& p, std::vector<double> Part::* of) {
+    double total = 0;
+    for (std::size_t i = 0; i + 1 < r.parts.size(); ++i) total += spread(r.parts[i].*of).median;
+    const double s = spread(p.*of).median;
+    if (total > 0)
+      std::printf(" %8.3f   %5.1f%%", s * 1e3, 100 * s / total);
+    else
+      std::printf("        -        -");
+    return s;
+  };
+  std::printf(
+      "  parts of a token           prompt, ms   of all   decoded, ms   of all    wall's ms   share of the wall\n");
   for (const Part& p : r.parts) {
-    const double s = spread(p.seconds).median;
-    const bool apart = &p == &r.parts.back();  // the sampler: not in the token's time, its logits in the cache
-    std::printf("    %-24s %8.3f   %5.1f%%", p.name.c_str(), s * 1e3, 100 * s / total);
-    if (p.bytes > 0 && !apart) std::printf("     %8.3f   %8.2f", p.bytes / wall * 1e3, p.bytes / wall / s);
+    const bool apart = &p == &r.parts.back();  // the sampler: not in a token's time, its logits in the cache
+    std::printf("    %-24s", p.name.c_str());
+    if (apart)
+      std::printf("                  ");
+    else
+      column(p, &Part::prompt);
+    std::printf("     ");
+    const double s = column(p, &Part::seconds);
+    if (p.bytes > 0 && !apart && s > 0) std::printf("     %8.3f   %8.2f", p.bytes / wall * 1e3, p.bytes / wall / s);
     std::printf("%s\n", apart ? "   (after it)" : "");
   }
 }
@@ -237,8 +259,8 @@ void print_text(const LoadedModel& m, const BenchOptions& o, const Measured& r, 
     const double bytes = bytes_per_token(m, o);
     std::printf("  %-28s %9.2f          (%.1f MB a token)\n", "decode's share of the wall",
                 spread(r.decode).median * bytes / (wall.median * 1e9), bytes * 1e-6);
-    if (o.profile) print_parts(r);
   }
+  if (o.profile) print_parts(r);
   std::printf("  %-28s %9.1f ms\n", "opening the model", open_ms);
   std::printf("  %-28s %9.1f MB         (planned for context %zu: %.1f MB)\n", "peak resident memory",
               static_cast<double>(r.peak_bytes) * 1e-6, r.shape.context, static_cast<double>(planned) * 1e-6);

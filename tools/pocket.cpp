@@ -114,7 +114,7 @@ int run(int argc, char** argv) {
   bench_app->add_option("--repeat", bench_options.repeat, "runs after the warm-up")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  bench_app->add_flag("--profile", bench_options.profile, "where a decoded token's time goes");
+  bench_app->add_flag("--profile", bench_options.profile, "where a token's time goes");
   bench_app->add_flag("--json", json, "for scripts");
 
   try {
@@ -125,8 +125,6 @@ int run(int argc, char** argv) {
   talk.has_system = chat_app->count("--system") + generate_app->count("--system") > 0;
   if (bench_app->parsed() && bench_options.prompt + bench_options.generate == 0)
     die({pocket::Errc::invalid_argument, "--prompt 0 --generate 0: there is nothing to measure"});
-  if (bench_app->parsed() && bench_options.profile && bench_options.generate == 0)
-    die({pocket::Errc::invalid_argument, "--profile --generate 0: it is decoding that is profiled"});
 
   if (chat_app->parsed()) return chat(options, talk);
   if (generate_app->parsed()) return generate(options, talk);

@@ -67,10 +67,14 @@ void attention_values(const AttentionChunk& c, std::size_t h0, std::size_t d, st
 template <std::size_t H>
 void attention_heads(const AttentionChunk& c, std::size_t h0) {
   constexpr std::size_t keys = rows_at_once * key_block, columns = rows_at_once * tile_rows;
+  const std::size_t end = (c.count + key_block - 1) / key_block * key_block;  // of the keys
   std::size_t j = 0, d = 0;
-  for (; j + keys <= c.count; j += keys) attention_scores<H, rows_at_once>(c, h0, j);
-  for (; j < c.count; j += key_block)
-    for (std::size_t h = h0; h < h0 + H; ++h) attention_scores<1, 1>(c, h, j);
+  for (; j + keys <= end; j += keys) attention_scores<H, rows_at_once>(c, h0, j);
+  if (j < end && end >= keys)
+    attention_scores<H, rows_at_once>(c, h0, end - keys);  // some blocks once more: the same scores
+  else
+    for (; j < end; j += key_block)
+      for (std::size_t h = h0; h < h0 + H; ++h) attention_scores<1, 1>(c, h, j);
   auto next = reinterpret_cast<std::uintptr_t>(c.next);
   for (std::size_t h = h0; h < h0 + H; ++h)
     softmax_partial(c.scores + h * attention_chunk, c.count, c.max[h], c.sum[h], next + (h - h0) * c.count * 8);
