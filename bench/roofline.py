@@ -3,7 +3,7 @@
 
   build/bench/bench_kernels --benchmark_filter='matmul/.*/cold|peak|wall' --benchmark_out=kernels.json \\
       --benchmark_out_format=json
-  bench/roofline.py kernels.json --out bench/results/roofline.svg
+  bench/roofline.py kernels.json --out roofline.svg
 
 One panel for each instruction set and activation form. Across: multiply-adds for each byte of packed weights, which grows
 with the number of tokens. Up: 10^9 multiply-adds a second. The roof is the smaller of the wall (reading the weights) and

@@ -7,8 +7,9 @@
 //                          chosen when the program starts. Apple's compilers always allow +dotprod: there, +i8mm.
 //
 //   POCKET_EXTERN_KERNELS  0 or 1, the same in all units of a program. With 1 the kernels are compiled in one of them,
-//                          which includes kernels/isa_list.hpp (one line is a whole source file), and no longer in every
-//                          one that includes pocket/pocket.hpp: the larger part of a unit's compile time. Default: 0.
+//                          which includes kernels/isa_list.hpp (one line is a whole source file), and no longer in
+//                          every one that includes pocket/pocket.hpp: the larger part of a unit's compile time.
+//                          Default: 0.
 #ifndef POCKET_CONFIG_HPP
 #define POCKET_CONFIG_HPP
 
