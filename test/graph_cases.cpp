@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -423,8 +424,8 @@ TEST_CASE("sessions leave nothing behind") {
   }
   const long late = resident();
   std::printf("resident after 6 sessions %ld kB, after 50 %ld kB\n", early / 1024, late / 1024);
-  if (!POCKET_TEST_SANITIZED)
-    CHECK(late - early < 1'000'000);  // a sanitizer keeps freed memory, and finds leaks itself
+  // A sanitizer keeps freed memory, and finds leaks itself; an emulator's own memory grows with the code that it meets.
+  if (!POCKET_TEST_SANITIZED && std::getenv("QEMU_CPU") == nullptr) CHECK(late - early < 1'000'000);
 }
 
 TEST_CASE("a session can be moved") {
