@@ -38,8 +38,8 @@ POCKET_ALWAYS_INLINE void keep_here([[maybe_unused]] __m512i& sums) {
 }
 
 // vpmaddubsw adds two products, at most 2 * 15 * 128 = 3840 in magnitude; eight such pairs, a whole group of 64
-// columns, stay within int16 (30720 < 32768). One vpmaddwd per group and plane widens them, by 256 for the high plane
-// and by 1 for the low.
+// columns in four lanes or 32 in two, stay within int16 (30720 < 32768). One vpmaddwd per group and plane widens them,
+// by 256 for the high plane and by 1 for the low.
 struct Dot {
   static constexpr bool sums_64_columns = false;
   static POCKET_ALWAYS_INLINE __m512i product(__m512i q, __m512i a) { return _mm512_maddubs_epi16(q, a); }

@@ -87,10 +87,6 @@ std::size_t many_tokens(const Matmul&, std::size_t, std::size_t, float*) {
 
 }  // namespace neon
 
-POCKET_NAMESPACE_END
-
-POCKET_NAMESPACE_BEGIN
-
 inline constexpr Kernels neon_kernels{Isa::neon, "neon", &neon::prepare, &neon::matmul, &neon::gate, &neon::attention};
 
 POCKET_NAMESPACE_END

@@ -21,19 +21,7 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
-failed=0 checks=0
-
-# check TEXT COMMAND...: the command succeeds, or its output is shown.
-check() {
-  text=$1
-  shift
-  checks=$((checks + 1))
-  if ! "$@" >out 2>&1; then
-    echo "FAILED: $compiler: $text"
-    head -n 20 out | sed 's/^/  /'
-    failed=$((failed + 1))
-  fi
-}
+. "$source/test/isa/checks.sh"
 
 foreign() { objdump -d --no-show-raw-insn "$1" | awk -f "$source/test/isa/foreign.awk" | sort; }
 # The functions of the namespaces pocket::v0::avx2 and so on, with their lambdas and clones.
@@ -45,16 +33,6 @@ for name in avx2 avx_vnni avx512bw avx512_vnni; do
 done
 # Anything of the library as the baseline unit sees it, also as the argument of a foreign template.
 ours='6pocket2v0[^_]|^_ZZ*N8baseline'
-
-empty() { [ ! -s "$1" ] || { c++filt <"$1"; false; }; }
-not_empty() { [ -s "$1" ]; }
-exits() { # CODE TEXT COMMAND...: with that exit code, after printing TEXT
-  code=$1 wanted=$2
-  shift 2
-  "$@"
-  got=$?
-  [ "$got" = "$code" ] && grep -qF -- "$wanted" out || { echo "exit code $got, expected $code and: $wanted"; false; }
-}
 
 # Two units compiled for different processors share the inline functions of other libraries: the linker keeps the first
 # one, whatever it was compiled for. The library's own functions are kept apart by their namespace, and templates over

@@ -7,6 +7,7 @@ set -u
 export LC_ALL=C
 source=$1
 shift
+compiler=$*
 objdump=objdump
 command -v aarch64-linux-gnu-objdump >/dev/null && objdump=aarch64-linux-gnu-objdump
 if ! "$@" -dM -E -x c++ /dev/null 2>/dev/null | grep -qw __aarch64__ || ! command -v $objdump >/dev/null; then
@@ -16,28 +17,7 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
-failed=0 checks=0
-
-# check TEXT COMMAND...: the command succeeds, or its output is shown.
-check() {
-  text=$1
-  shift
-  checks=$((checks + 1))
-  if ! "$@" >out 2>&1; then
-    echo "FAILED: $text"
-    head -n 20 out | sed 's/^/  /'
-    failed=$((failed + 1))
-  fi
-}
-empty() { [ ! -s "$1" ] || { c++filt <"$1"; false; }; }
-not_empty() { [ -s "$1" ]; }
-exits() { # CODE TEXT COMMAND...: with that exit code, after printing TEXT
-  code=$1 wanted=$2
-  shift 2
-  "$@"
-  got=$?
-  [ "$got" = "$code" ] && grep -qF -- "$wanted" out || { echo "exit code $got, expected $code and: $wanted"; false; }
-}
+. "$source/test/isa/checks.sh"
 
 # Function and instruction, for each instruction beyond Armv8.0: products of bytes, bfloat16, float16 arithmetic,
 # atomics, SVE.
@@ -85,5 +65,5 @@ for level in -O0 -O2; do
   check "$level, cortex-a53: smmla forced" exits 3 "does not have it" qemu-aarch64-static -cpu cortex-a53 ./program neon_i8mm
   check "$level, cortex-a76: smmla forced" exits 3 "does not have it" qemu-aarch64-static -cpu cortex-a76 ./program neon_i8mm
 done
-echo "$1: $checks checks, $failed failed"
+echo "$compiler: $checks checks, $failed failed"
 [ "$failed" -eq 0 ]

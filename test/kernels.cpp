@@ -403,7 +403,7 @@ TEST_CASE("attention over a chunk matches the formula") {
   for (const Kernels* kernels : runnable())
     for (std::size_t head_dim : {16u, 64u, 128u})
       for (std::size_t heads : {1u, 2u, 3u, 4u, 5u, 7u, 8u})
-        for (std::size_t count : {1u, 2u, 15u, 16u, 17u, 255u, 256u}) {
+        for (std::size_t count : {1u, 2u, 15u, 16u, 17u, 33u, 48u, 255u, 256u}) {
           INFO(kernels->name << " head_dim " << head_dim << " heads " << heads << " count " << count);
           Random random(heads * 1000 + count);
           const std::size_t blocks = div_up(count, key_block);

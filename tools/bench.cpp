@@ -124,9 +124,6 @@ Measured measure(const LoadedModel& m, ThreadPool& pool, const RunOptions& run, 
         seconds -= times[i];
       }
       per_token(result.parts[times.size()], seconds);
-      const double start = ::bench::now();
-      value_or_die(sampler.sample(session.logits()));
-      (result.parts.back().*of).push_back(::bench::now() - start);
     }
   };
   const auto forget_parts = [&] {
@@ -160,6 +157,9 @@ Measured measure(const LoadedModel& m, ThreadPool& pool, const RunOptions& run, 
       if (r >= 0) {
         result.decode.push_back(static_cast<double>(count) / seconds);
         note_parts(&Part::seconds, seconds, count);
+        const double drawing = ::bench::now();
+        value_or_die(sampler.sample(session.logits()));
+        result.parts.back().seconds.push_back(::bench::now() - drawing);
       }
     }
     if (r < 0) {
@@ -217,9 +217,13 @@ void print_json(const LoadedModel& m, const BenchOptions& o, const Measured& r, 
 // token reads it, as a part of what the machine can.
 void print_parts(const Measured& r) {
   const double wall = spread(r.wall).median * 1e9;
-  const auto column = [&](const Part& p, std::vector<double> Part::* of) {
+  const auto total_of = [&](std::vector<double> Part::* of) {
     double total = 0;
     for (std::size_t i = 0; i + 1 < r.parts.size(); ++i) total += spread(r.parts[i].*of).median;
+    return total;
+  };
+  const double prompt = total_of(&Part::prompt), decoded = total_of(&Part::seconds);
+  const auto column = [](const Part& p, std::vector<double> Part::* of, double total) {
     const double s = spread(p.*of).median;
     if (total > 0)
       std::printf(" %8.3f   %5.1f%%", s * 1e3, 100 * s / total);
@@ -235,9 +239,9 @@ void print_parts(const Measured& r) {
     if (apart)
       std::printf("                  ");
     else
-      column(p, &Part::prompt);
+      column(p, &Part::prompt, prompt);
     std::printf("     ");
-    const double s = column(p, &Part::seconds);
+    const double s = column(p, &Part::seconds, decoded);
     if (p.bytes > 0 && !apart && s > 0) std::printf("     %8.3f   %8.2f", p.bytes / wall * 1e3, p.bytes / wall / s);
     std::printf("%s\n", apart ? "   (after it)" : "");
   }
