@@ -25,6 +25,9 @@ fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 flags=(-std=c++20 -Wall -Wextra -Wconversion -Wshadow -Werror -fno-exceptions -fno-rtti -I. -pthread)
+# Eigen, for pocket/validate alone.
+read -r -a eigen <<< "$(pkg-config --cflags-only-I eigen3 | sed 's/-I/-isystem/g')"
+flags+=("${eigen[@]}")
 
 cat > "$scratch/hostile.h" <<'END'
 #define min(a, b) POCKET_HOSTILE((a) < (b))

@@ -42,6 +42,14 @@ struct QuantizeOptions {
   bool force = false;
 };
 
+struct ValidateOptions {
+  std::string reference, logits;  // at most one; none: the model's own weights
+  std::string arithmetic;         // of the reference graph: bf16, f16, f64; empty: bf16 for floats, else f64
+  std::string text, tokens, page;
+  std::size_t most_tokens = 2048, greedy = 32;
+  bool breakdown = false, force = false;
+};
+
 // Each returns the program's exit code; what goes wrong ends the program (die).
 int chat(const RunOptions&, TalkOptions);
 int generate(const RunOptions&, TalkOptions);
@@ -49,6 +57,7 @@ int inspect(const RunOptions&, bool as_json);
 int bench(const RunOptions&, const BenchOptions&, bool as_json);
 int synthesize(const SynthesizeOptions&);
 int quantize(const QuantizeOptions&);
+int validate(const RunOptions&, const ValidateOptions&, bool as_json);
 
 // Prints the message and exits: 2 for a wrong argument, else 1.
 [[noreturn]] void die(const pocket::Error& e);

@@ -1,4 +1,4 @@
-// The `pocket` command: chat, generate, inspect, synthesize, bench.
+// The `pocket` command: chat, generate, inspect, quantize, validate, synthesize, bench.
 // Exit codes: 0 done, 1 a file or the machine said no, 2 wrong usage, 130 interrupted.
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -16,7 +16,9 @@ namespace {
 
 using namespace tools;
 
-void add_run_options(CLI::App& app, RunOptions& o, bool with_context = true) {
+constexpr const char* talk_context = "positions for prompt and answer together (default: 4096 or the model's limit)";
+
+void add_run_options(CLI::App& app, RunOptions& o, const char* context_help = talk_context) {
   app.add_option(
       "--model", o.model,
       "a GGUF file or a package directory (default: $POCKET_MODEL, or what third_party/bootstrap.sh fetched)");
@@ -25,10 +27,7 @@ void add_run_options(CLI::App& app, RunOptions& o, bool with_context = true) {
       ->check(CLI::IsMember({"a16", "a8"}))
       ->capture_default_str();
   app.add_option("--isa", o.isa, "instruction set (default: $POCKET_ISA, or the best that runs here)");
-  if (with_context)
-    app.add_option("--context", o.context,
-                   "positions for prompt and answer together (default: 4096 or the model's limit)")
-        ->check(CLI::Range(1, 1 << 24));
+  if (context_help != nullptr) app.add_option("--context", o.context, context_help)->check(CLI::Range(1, 1 << 24));
 }
 
 void add_talk_options(CLI::App& app, TalkOptions& o) {
@@ -60,6 +59,7 @@ int run(int argc, char** argv) {
   BenchOptions bench_options;
   SynthesizeOptions synthesize_options;
   QuantizeOptions quantize_options;
+  ValidateOptions validate_options;
   bool json = false;
 
   CLI::App* chat_app = app.add_subcommand("chat", "a conversation; reads lines from standard input");
@@ -88,6 +88,34 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(1, 1024));
   quantize_app->add_flag("--force", quantize_options.force, "replace a package that is there");
 
+  CLI::App* validate_app =
+      app.add_subcommand("validate", "a quantised model against a reference; its kernels against float64");
+  add_run_options(*validate_app, options, "tokens of a window; each starts with an empty context (default: 512)");
+  ValidateOptions& v = validate_options;
+  validate_app->add_option("--reference", v.reference,
+                           "the model before it was quantised: a Hugging Face directory, a GGUF file or a package "
+                           "(default: the model's own weights, which leaves the kernels to be checked)");
+  validate_app->add_option("--logits", v.logits,
+                           "reference logits made elsewhere, a safetensors file (tools/reference_logits.py)");
+  validate_app
+      ->add_option("--arithmetic", v.arithmetic,
+                   "of the reference: bf16 or f16 (rounded where Transformers rounds), f64 (default: bf16 for floats, "
+                   "f64 for codes)")
+      ->check(CLI::IsMember({"bf16", "f16", "f64"}));
+  validate_app->add_option("--text", v.text, "a text file, UTF-8 (default: a built-in text in English and Chinese)");
+  validate_app->add_option("--tokens", v.tokens, "a file of token ids, apart by spaces or commas, in place of a text");
+  validate_app->add_option("--max-tokens", v.most_tokens, "how much of the text is used; 0: all")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  validate_app->add_option("--greedy", v.greedy, "tokens of greedy text side by side; 0: none")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  validate_app->add_flag("--breakdown", v.breakdown,
+                         "what each rounding costs by itself: seven more passes over the text");
+  validate_app->add_option("--html", v.page, "a page with plots, one file");
+  validate_app->add_flag("--force", v.force, "replace the page if it is there");
+  validate_app->add_flag("--json", json, "for scripts");
+
   CLI::App* synthesize_app =
       app.add_subcommand("synthesize", "a package with seeded random weights, for speed and memory");
   synthesize_app->add_option("--spec", synthesize_options.spec, "mnn-pocket-0.3b or qwen3-0.6b")
@@ -98,7 +126,7 @@ int run(int argc, char** argv) {
   synthesize_app->add_flag("--force", synthesize_options.force, "replace a package that is there");
 
   CLI::App* bench_app = app.add_subcommand("bench", "speed, beside the memory bandwidth of this machine");
-  add_run_options(*bench_app, options, false);
+  add_run_options(*bench_app, options, nullptr);
   bench_app->add_option("--prompt", bench_options.prompt, "tokens of the prefill")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
@@ -130,6 +158,7 @@ int run(int argc, char** argv) {
   if (generate_app->parsed()) return generate(options, talk);
   if (inspect_app->parsed()) return inspect(options, json);
   if (quantize_app->parsed()) return quantize(quantize_options);
+  if (validate_app->parsed()) return validate(options, validate_options, json);
   if (synthesize_app->parsed()) return synthesize(synthesize_options);
   return bench(options, bench_options, json);
 }
