@@ -120,14 +120,15 @@ inline Divergence summarize(std::span<const PositionDivergence> all, std::size_t
   if (all.empty()) return s;
   const auto n = static_cast<double>(all.size());
   std::vector<double> kl;
+  std::size_t top1 = 0, top5 = 0;
   double squares = 0, reference_squares = 0, nll_r = 0, nll_m = 0, ratio_squares = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const PositionDivergence& d = all[i];
     kl.push_back(d.kl);
     s.kl_mean += d.kl / n;
     if (!(d.kl <= all[s.kl_most_at].kl)) s.kl_most_at = i;
-    s.top1 += (d.reference_top == d.model_top) / n;
-    s.top5 += d.top5_shared / n / static_cast<double>((std::min)(vocab, std::size_t{5}));
+    top1 += d.reference_top == d.model_top;
+    top5 += d.top5_shared;
     squares += d.squares;
     reference_squares += d.reference_squares;
     if (!(d.largest <= s.largest)) s.largest = d.largest;
@@ -136,6 +137,8 @@ inline Divergence summarize(std::span<const PositionDivergence> all, std::size_t
     nll_r += d.reference_nll;
     nll_m += d.model_nll;
   }
+  s.top1 = static_cast<double>(top1) / n;
+  s.top5 = static_cast<double>(top5) / n / static_cast<double>((std::min)(vocab, std::size_t{5}));
   std::sort(kl.begin(), kl.end(), [](double a, double b) { return a < b || (!(a != a) && b != b); });  // NaN last
   s.kl_99_9 = kl[static_cast<std::size_t>(std::ceil(0.999 * n)) - 1];
   s.kl_most = all[s.kl_most_at].kl;
