@@ -258,9 +258,10 @@ TEST_CASE("before quantisation: what a loader could get wrong is far outside the
   }
 }
 
-// Every weight, from the file's values alone: the step's length is at most the group's range over 15 (its largest
-// magnitude over 127), where the minimum was rounded down and the step up to float16 (2^-10 at most, 2^-24 near zero).
-TEST_CASE("after quantisation: every weight is within half a step of the file's, norms are the file's") {
+// Every group, from the file's values alone. In 4 bits the sum of squared errors is at most min/max's, where each is at
+// most half a step: the group's range over 15 (in 8 bits its largest magnitude over 127, and each weight for itself),
+// where the minimum was rounded down and the step up to float16 (2^-10 at most, 2^-24 near zero).
+TEST_CASE("after quantisation: every group is within half a step of the file's, norms are the file's") {
   for (const char* const name : {"qwen3", "llama"})
     for (const WeightFormat format : {WeightFormat::w4_g64, WeightFormat::w4_g32, WeightFormat::w8_g32}) {
       const auto directory = value(HfDirectory::open(fixture(name)));
@@ -283,7 +284,11 @@ TEST_CASE("after quantisation: every weight is within half a step of the file's,
                     ? v.cwiseAbs().maxCoeff() / 127 * up + tiny
                     : (v.maxCoeff() - low + std::fabs(low) * std::ldexp(1.0, -10) + tiny) / 15 * up + tiny;
             // The code is chosen in float32: 15 (127) steps times 2^-23.
-            outside += (got.row(r).segment(k, v.size()) - v).cwiseAbs().maxCoeff() > step * (0.5 + 2e-5);
+            const Vector64 error = got.row(r).segment(k, v.size()) - v;
+            const double size = format == WeightFormat::w8_g32
+                                    ? error.cwiseAbs().maxCoeff()
+                                    : error.norm() / std::sqrt(static_cast<double>(v.size()));
+            outside += size > step * (0.5 + 2e-5);
           }
         ++matrices;
         return {};

@@ -128,7 +128,7 @@ inline void dequantize_row(const PackedMatrix& w, std::size_t row, float* out) n
   });
 }
 
-// Quantises rows of floats into the rows of `block` from `first` on (min/max): rows.cols = k, first + rows.rows <= 16.
+// Quantises rows of floats into the rows of `block` from `first` on: rows.cols = k, first + rows.rows <= 16.
 inline Expected<void> quantize_rows(MatrixView<const float> rows, RowBlock& block, std::size_t first = 0) {
   return with_format(block.format(), [&](auto format) -> Expected<void> {
     using F = decltype(format);
