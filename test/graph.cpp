@@ -1,4 +1,4 @@
-// The transformer against the float64 graph of reference_graph.hpp: every instruction set, both activation forms, all
+// The transformer against the float64 graph of pocket/validate: every instruction set, both activation forms, all
 // weight formats, several shapes; and deliberate faults, which must be seen.
 //
 // What error is expected, relative to the norm, with every quantity of the order of its norm (the fixture sees to it):
@@ -26,7 +26,7 @@
 #include "pocket/backend/cpu.hpp"
 #include "pocket/core/executor.hpp"
 #include "pocket/model/transformer.hpp"
-#include "reference_graph.hpp"
+#include "reference.hpp"
 
 using namespace pocket;
 using namespace test;
@@ -83,7 +83,7 @@ void check_against_reference(const std::string& name, const RuntimeSpec& spec, c
   if (sanitized && spec.hidden > 100) length = 24;
   const RandomModel model(spec, formats, seed);
   const auto tokens = random_tokens(length, spec.vocab, seed + 1);
-  const Matrix64 reference = reference_logits(plain_model(spec, model.weights()), tokens);
+  const Matrix64 reference = reference_logits(reference_weights(spec, model.weights()), tokens);
   REQUIRE(reference.allFinite());
   const auto pool = value(ThreadPool::create(2));
   int cases = 0;
@@ -129,7 +129,7 @@ TEST_CASE("the oracle's dequantisation agrees with the library's to float32's ro
                         ModelFormats::all(WeightFormat::w4_g32, 8), ModelFormats::all(WeightFormat::w8_g32)}) {
     const RandomModel model(odd, f, 3);
     const PackedMatrix& w = model.weights().layers[1].down;
-    const Matrix64 plain = plain_rows(w, 0, w.n);
+    const Matrix64 plain = rows_of(reference_matrix(w));
     std::vector<float> row(w.k);
     for (std::size_t n = 0; n < w.n; ++n) {
       dequantize_row(w, n, row.data());
@@ -163,60 +163,39 @@ TEST_CASE("logits: a tiny odd shape, every format") {
 
 namespace {
 
-// Rows of each head of a projection (and entries of its norm) from even, odd to first, second half: the rotary
-// embedding in the rotate-half form then pairs what the interleaved form pairs. Scores do not see the order within a
-// head.
-template <class M>
-M interleaved(const M& m, Eigen::Index head_dim, bool rows) {
-  M out = m;
-  const Eigen::Index n = rows ? m.rows() : m.cols(), half = head_dim / 2;
-  for (Eigen::Index h = 0; h < n; h += head_dim)
-    for (Eigen::Index i = 0; i < half; ++i)
-      for (Eigen::Index j = 0; j < 2; ++j) {
-        const Eigen::Index to = h + j * half + i, from = h + 2 * i + j;
-        if (rows)
-          out.row(to) = m.row(from);
-        else
-          out.col(to) = m.col(from);
-      }
-  return out;
-}
-
-Matrix64 heads_moved_by_one(const Matrix64& m, Eigen::Index head_dim) {
-  Matrix64 out(m.rows(), m.cols());
-  out << m.bottomRows(m.rows() - head_dim), m.topRows(head_dim);
-  return out;
+ReferenceMatrix heads_moved_by_one(const ReferenceMatrix& m, std::size_t head_dim) {
+  return permuted(m, [n = m.n, head_dim](std::size_t r) { return (r + head_dim) % n; });
 }
 
 struct Fault {
   const char* name;
-  std::function<void(PlainLayer&, PlainShape&)> make;
+  std::function<void(ReferenceLayer&, ReferenceWeights&)> make;
 };
 
 const std::vector<Fault>& faults() {
   static const std::vector<Fault> all = {
       {"interleaved rotary embedding",
-       [](PlainLayer& l, PlainShape& s) {
-         l.q = interleaved(l.q, s.head_dim, true);
-         l.k = interleaved(l.k, s.head_dim, true);
-         l.q_norm = interleaved(l.q_norm, s.head_dim, false);
-         l.k_norm = interleaved(l.k_norm, s.head_dim, false);
-       }},
-      {"no q norm", [](PlainLayer& l, PlainShape&) { l.q_norm.resize(0); }},
-      {"no k norm", [](PlainLayer& l, PlainShape&) { l.k_norm.resize(0); }},
-      {"q norm without its weights", [](PlainLayer& l, PlainShape&) { l.q_norm.setOnes(); }},
+       [](ReferenceLayer& l, ReferenceWeights& w) { interleave_rotary(l, w.spec.head_dim); }},
+      {"no q norm", [](ReferenceLayer& l, ReferenceWeights&) { l.q_norm.clear(); }},
+      {"no k norm", [](ReferenceLayer& l, ReferenceWeights&) { l.k_norm.clear(); }},
+      {"q norm without its weights",
+       [](ReferenceLayer& l, ReferenceWeights&) { l.q_norm.assign(l.q_norm.size(), 1.0); }},
       {"KV head off by one",
-       [](PlainLayer& l, PlainShape& s) {
-         l.k = heads_moved_by_one(l.k, s.head_dim);
-         l.v = heads_moved_by_one(l.v, s.head_dim);
+       [](ReferenceLayer& l, ReferenceWeights& w) {
+         l.k = heads_moved_by_one(l.k, w.spec.head_dim);
+         l.v = heads_moved_by_one(l.v, w.spec.head_dim);
        }},
-      {"query heads in another order", [](PlainLayer& l, PlainShape& s) { l.q = heads_moved_by_one(l.q, s.head_dim); }},
-      {"gate and up exchanged", [](PlainLayer& l, PlainShape&) { l.gate.swap(l.up); }},
-      {"the two norms of a layer exchanged", [](PlainLayer& l, PlainShape&) { l.attention_norm.swap(l.ffn_norm); }},
-      {"another rotary base", [](PlainLayer&, PlainShape& s) { s.rope_base = 1e4; }},
-      {"another epsilon", [](PlainLayer&, PlainShape& s) { s.epsilon = 1e-2; }},
+      {"query heads in another order",
+       [](ReferenceLayer& l, ReferenceWeights& w) { l.q = heads_moved_by_one(l.q, w.spec.head_dim); }},
+      {"gate and up exchanged", [](ReferenceLayer& l, ReferenceWeights&) { std::swap(l.gate, l.up); }},
+      {"the two norms of a layer exchanged",
+       [](ReferenceLayer& l, ReferenceWeights&) { l.attention_norm.swap(l.ffn_norm); }},
+      {"another rotary base", [](ReferenceLayer&, ReferenceWeights& w) { w.rope_base = 1e4; }},
+      {"another epsilon", [](ReferenceLayer&, ReferenceWeights& w) { w.rms_epsilon = 1e-2; }},
       {"no scaling of scores",
-       [](PlainLayer& l, PlainShape& s) { l.q_norm *= std::sqrt(static_cast<double>(s.head_dim)); }},
+       [](ReferenceLayer& l, ReferenceWeights& w) {
+         for (double& g : l.q_norm) g *= std::sqrt(static_cast<double>(w.spec.head_dim));
+       }},
   };
   return all;
 }
@@ -231,16 +210,13 @@ TEST_CASE("faults in the graph are far above the bound") {
   SerialExecutor serial;
   const SessionShape shape{.context = 40, .batch = 40, .logit_rows = 40};
   auto session = value(Session::create(faulty_spec, model.weights(), shape, {&serial, nullptr, {}}));
-  const PlainModel right = plain_model(faulty_spec, model.weights());
+  const ReferenceWeights right = reference_weights(faulty_spec, model.weights());
   const double correct = measure(session, tokens, reference_logits(right, tokens)).relative();
   std::printf("%-40s %.2e\n", "no fault", correct);
   CHECK(correct < bound_a16);
   for (const Fault& fault : faults()) {
-    PlainModel wrong = right;
-    for (PlainLayer& layer : wrong.layers) {
-      wrong.shape = right.shape;
-      fault.make(layer, wrong.shape);
-    }
+    ReferenceWeights wrong = right;
+    for (ReferenceLayer& layer : wrong.layers) fault.make(layer, wrong);
     const double error = measure(session, tokens, reference_logits(wrong, tokens)).relative();
     std::printf("%-40s %.2e\n", fault.name, error);
     CAPTURE(fault.name, error);
@@ -254,7 +230,7 @@ TEST_CASE("one wrong nibble, one exchanged token are seen") {
   SerialExecutor serial;
   const SessionShape shape{.context = 40, .batch = 40, .logit_rows = 40};
   auto session = value(Session::create(faulty_spec, model.weights(), shape, {&serial, nullptr, {}}));
-  const Matrix64 reference = reference_logits(plain_model(faulty_spec, model.weights()), tokens);
+  const Matrix64 reference = reference_logits(reference_weights(faulty_spec, model.weights()), tokens);
   REQUIRE(measure(session, tokens, reference).relative() < bound_a16);
 
   auto* tiles = const_cast<std::byte*>(model.weights().layers[0].down.tiles);

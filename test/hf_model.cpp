@@ -1,7 +1,7 @@
 // pocket/files/hf_model.hpp against Transformers: two directories that it wrote (test/peer/hf_model.py), with the
 // logits that it computes from them. What else such a directory may hold: hf_directory.cpp.
 //
-// Before quantisation: the float64 graph of reference_graph.hpp over the file's values. Distances are relative to the
+// Before quantisation: the float64 graph of pocket/validate over the file's values. Distances are relative to the
 // norm of all logits.
 //   float64: the same formulas, but for sums in another order (1e-13) and the norms' epsilon, which we keep in float32:
 //     off by up to 6e-8 of itself, and 1e-5 of them beside a mean square of 1/80 makes 2e-11. Bound 1e-10. Measured:
@@ -45,7 +45,7 @@
 #include "pocket/backend/cpu.hpp"
 #include "pocket/core/executor.hpp"
 #include "pocket/model/transformer.hpp"
-#include "reference_graph.hpp"
+#include "reference.hpp"
 
 using namespace pocket;
 using namespace test;
@@ -56,46 +56,6 @@ namespace {
 constexpr double bound_f64 = 1e-10, bound_f32 = 1e-5, bound_bf16 = 4e-2, bound_f16 = 4e-3;
 constexpr double bound_a16 = 1e-3, bound_a8 = 8e-2, bound_w8 = 8e-2, bound_w4 = 0.7;
 
-std::string fixture(const std::string& name) { return POCKET_SOURCE_DIR "/test/data/hf/" + name; }
-
-// ---- what Transformers computed ----
-
-struct Golden {
-  std::vector<std::int32_t> tokens;
-  Matrix64 f64, f32, low;
-};
-
-Matrix64 matrix_in(const SafetensorsFile& file, const char* name) {
-  const SafetensorsTensor& t = *value(file.require(name));
-  Matrix64 m(static_cast<Eigen::Index>(t.shape.at(0)), static_cast<Eigen::Index>(t.shape.at(1)));
-  for (Eigen::Index i = 0; i < m.size(); ++i) {
-    const std::byte* const p = t.data.data();
-    const auto at = static_cast<std::size_t>(i);
-    m.data()[i] = static_cast<double>(t.dtype == Dtype::F32   ? load_unaligned<float>(p + 4 * at)
-                                      : t.dtype == Dtype::F16 ? to_float(load_unaligned<f16>(p + 2 * at))
-                                                              : to_float(load_unaligned<bf16>(p + 2 * at)));
-  }
-  return m;
-}
-
-Golden golden_of(const std::string& name) {
-  const auto file = value(SafetensorsFile::open(fixture(name) + "/golden.safetensors"));
-  Golden g;
-  const SafetensorsTensor& tokens = *value(file.require("tokens"));
-  g.tokens.resize(tokens.data.size() / sizeof(std::int32_t));
-  std::memcpy(g.tokens.data(), tokens.data.data(), tokens.data.size());
-  g.f64 = matrix_in(file, "float64") + matrix_in(file, "float64_rest");
-  g.f32 = matrix_in(file, "float32");
-  g.low = matrix_in(file, "low");
-  return g;
-}
-
-// ---- the graph over a source's own values ----
-
-DenseMatrix dense(const SourceMatrix& m) {
-  return {m.n, m.k, [&m](std::size_t r, float* out) { m.read(r, out); }};
-}
-
 template <class List>
 auto& named(List& list, const std::string& name) {
   const auto at = std::find_if(list.begin(), list.end(), [&](const auto& x) { return x.name == name; });
@@ -103,45 +63,7 @@ auto& named(List& list, const std::string& name) {
   return *at;
 }
 
-// Looked up by name; the source outlives the result.
-DenseWeights dense_weights(const ModelSource& source) {
-  const auto vector = [&](const std::string& name) {
-    const SourceVector& v = named(source.vectors, name);
-    std::vector<float> values(v.size());
-    v.read(values.data());
-    return values;
-  };
-  const auto matrix = [&](const std::string& name) { return dense(named(source.matrices, name)); };
-  DenseWeights w;
-  w.rms_epsilon = source.rms_epsilon;
-  w.rope_base = source.rope_base;
-  w.embedding = matrix("embedding");
-  w.head = matrix(source.tied ? "embedding" : "head");
-  w.output_norm = vector("output_norm");
-  for (std::size_t l = 0; l < source.spec.layers; ++l) {
-    const std::string at = "layers." + std::to_string(l) + ".";
-    auto& layer = w.layers.emplace_back();
-    layer.attention_norm = vector(at + "attention_norm");
-    layer.ffn_norm = vector(at + "ffn_norm");
-    if (source.spec.qk_norm) {
-      layer.q_norm = vector(at + "q_norm");
-      layer.k_norm = vector(at + "k_norm");
-    }
-    layer.qkv = matrix(at + "qkv");
-    layer.output = matrix(at + "output");
-    layer.gate_up = matrix(at + "gate_up");
-    layer.down = matrix(at + "down");
-  }
-  return w;
-}
-
-PlainModel plain_of(const std::string& path) {
-  const auto directory = value(HfDirectory::open(path));
-  const auto source = value(hf_source(directory));
-  return plain_model(source.spec, dense_weights(source));
-}
-
-constexpr ReferenceOptions unrounded{.kv_f16 = false};
+constexpr ReferenceOptions unrounded{.kv_f16 = false, .activations = {}};
 
 // ||a - b|| / ||b|| over all rows, and of the worst row. NaN counts as infinitely far.
 struct Distance {
@@ -163,7 +85,7 @@ TEST_CASE("before quantisation: the file's values in the float64 graph give Tran
   for (const char* const name : {"qwen3", "llama"}) {
     const Golden golden = golden_of(name);
     REQUIRE(golden.tokens.size() == 24);
-    const Matrix64 logits = reference_logits(plain_of(fixture(name)), golden.tokens, unrounded);
+    const Matrix64 logits = reference_logits(HfReference(name).weights, golden.tokens, unrounded);
     // Logits that nearly agree for any model would prove nothing.
     REQUIRE(golden.f64.norm() > std::sqrt(static_cast<double>(golden.f64.size())));
     const Distance f64 = distance(logits, golden.f64), f32 = distance(golden.f32, logits),
@@ -185,50 +107,32 @@ TEST_CASE("before quantisation: the file's values in the float64 graph give Tran
 
 namespace {
 
-// Rows (or entries) of each head from even, odd to first, second half: rotates as the interleaved form would.
-Matrix64 interleaved(const Matrix64& m, Eigen::Index head_dim) {
-  Matrix64 out = m;
-  for (Eigen::Index r = 0; r < m.rows(); ++r) {
-    const Eigen::Index i = r % head_dim;
-    out.row(r - i + i % 2 * (head_dim / 2) + i / 2) = m.row(r);
-  }
-  return out;
-}
-Vector64 interleaved(const Vector64& v, Eigen::Index head_dim) {
-  return v.size() == 0 ? v : Vector64(interleaved(Matrix64(v.transpose()), head_dim).transpose());
-}
-
 struct Fault {
   const char* name;
   bool llama;  // possible there too
-  std::function<void(PlainModel&, PlainLayer&)> make;
+  std::function<void(ReferenceWeights&, ReferenceLayer&)> make;
 };
 const Fault faults[] = {
     {"rows of q and k exchanged", true,
-     [](PlainModel&, PlainLayer& l) {
-       const Matrix64 k = l.k;
-       l.k = l.q.topRows(k.rows());
-       l.q.topRows(k.rows()) = k;
+     [](ReferenceWeights&, ReferenceLayer& l) {
+       const ReferenceMatrix q = l.q, k = l.k;
+       l.k.read = q.read;
+       l.q.read = [q, k](std::size_t r, double* out) { (r < k.n ? k : q).read(r, out); };
      }},
-    {"k and v exchanged", true, [](PlainModel&, PlainLayer& l) { l.k.swap(l.v); }},
+    {"k and v exchanged", true, [](ReferenceWeights&, ReferenceLayer& l) { std::swap(l.k, l.v); }},
     {"no q and k norms", false,
-     [](PlainModel&, PlainLayer& l) {
-       l.q_norm.resize(0);
-       l.k_norm.resize(0);
+     [](ReferenceWeights&, ReferenceLayer& l) {
+       l.q_norm.clear();
+       l.k_norm.clear();
      }},
-    {"q and k norm exchanged", false, [](PlainModel&, PlainLayer& l) { l.q_norm.swap(l.k_norm); }},
+    {"q and k norm exchanged", false, [](ReferenceWeights&, ReferenceLayer& l) { l.q_norm.swap(l.k_norm); }},
     {"interleaved rotary embedding", true,
-     [](PlainModel& m, PlainLayer& l) {
-       const Eigen::Index d = m.shape.head_dim;
-       l.q = interleaved(l.q, d);
-       l.k = interleaved(l.k, d);
-       l.q_norm = interleaved(l.q_norm, d);
-       l.k_norm = interleaved(l.k_norm, d);
-     }},
-    {"another rotary base", true, [](PlainModel& m, PlainLayer&) { m.shape.rope_base = 5e5; }},
-    {"gate and up exchanged", true, [](PlainModel&, PlainLayer& l) { l.gate.swap(l.up); }},
-    {"the norms of a layer exchanged", true, [](PlainModel&, PlainLayer& l) { l.attention_norm.swap(l.ffn_norm); }},
-    {"the output norm is a layer's", true, [](PlainModel& m, PlainLayer& l) { m.output_norm = l.ffn_norm; }},
+     [](ReferenceWeights& w, ReferenceLayer& l) { interleave_rotary(l, w.spec.head_dim); }},
+    {"another rotary base", true, [](ReferenceWeights& w, ReferenceLayer&) { w.rope_base = 5e5; }},
+    {"gate and up exchanged", true, [](ReferenceWeights&, ReferenceLayer& l) { std::swap(l.gate, l.up); }},
+    {"the norms of a layer exchanged", true,
+     [](ReferenceWeights&, ReferenceLayer& l) { l.attention_norm.swap(l.ffn_norm); }},
+    {"the output norm is a layer's", true, [](ReferenceWeights& w, ReferenceLayer& l) { w.output_norm = l.ffn_norm; }},
 };
 
 }  // namespace
@@ -236,24 +140,24 @@ const Fault faults[] = {
 TEST_CASE("before quantisation: what a loader could get wrong is far outside the bounds") {
   for (const char* const name : {"qwen3", "llama"}) {
     const Golden golden = golden_of(name);
-    const PlainModel right = plain_of(fixture(name));
-    const auto see = [&](const char* fault, const PlainModel& wrong, double bound) {
+    const HfReference right(name);
+    const auto see = [&](const char* fault, const ReferenceWeights& wrong, double bound) {
       const double error = distance(reference_logits(wrong, golden.tokens, unrounded), golden.f64).all;
       std::printf("%-6s %-32s %.2e\n", name, fault, error);
       CAPTURE(name, fault, error);
       CHECK(error > bound);
     };
     for (const Fault& fault : faults) {
-      if (!fault.llama && right.layers[0].q_norm.size() == 0) continue;
-      PlainModel wrong = right;
-      for (PlainLayer& layer : wrong.layers) fault.make(wrong, layer);
+      if (!fault.llama && right.weights.layers[0].q_norm.empty()) continue;
+      ReferenceWeights wrong = right.weights;
+      for (ReferenceLayer& layer : wrong.layers) fault.make(wrong, layer);
       see(fault.name, wrong, 2 * bound_bf16);
     }
-    PlainModel wrong = right;
-    wrong.shape.epsilon = right.shape.epsilon > 5e-6 ? 1e-6 : 1e-5;
+    ReferenceWeights wrong = right.weights;
+    wrong.rms_epsilon = wrong.rms_epsilon > 5e-6 ? 1e-6 : 1e-5;
     see("another epsilon", wrong, 1e6 * bound_f64);
-    wrong = right;
-    wrong.head.row(7).swap(wrong.head.row(8));
+    wrong = right.weights;
+    wrong.head = permuted(wrong.head, [](std::size_t r) { return r == 7 ? 8u : r == 8 ? 7u : r; });
     see("two rows of the head exchanged", wrong, bound_bf16);
   }
 }
@@ -264,7 +168,7 @@ TEST_CASE("before quantisation: what a loader could get wrong is far outside the
 TEST_CASE("after quantisation: every group is within half a step of the file's, norms are the file's") {
   for (const char* const name : {"qwen3", "llama"})
     for (const WeightFormat format : {WeightFormat::w4_g64, WeightFormat::w4_g32, WeightFormat::w8_g32}) {
-      const auto directory = value(HfDirectory::open(fixture(name)));
+      const auto directory = value(HfDirectory::open(hf_fixture(name)));
       const auto source = value(hf_source(directory, format));
       SerialExecutor serial;
       LoadedModel model = value(load_model(source, serial));
@@ -273,7 +177,8 @@ TEST_CASE("after quantisation: every group is within half a step of the file's, 
       std::size_t matrices = 0, vectors = 0, outside = 0;
       const auto matrix = [&](const std::string& tensor, PackedMatrix& w, std::size_t, std::size_t) -> Expected<void> {
         REQUIRE(w.format == format);
-        const Matrix64 want = plain_rows(dense(named(source.matrices, tensor)), 0, w.n), got = plain_rows(w, 0, w.n);
+        const Matrix64 want = rows_of(reference_matrix(named(source.matrices, tensor)));
+        const Matrix64 got = rows_of(reference_matrix(w));
         REQUIRE(got.cols() == want.cols());
         for (Eigen::Index k = 0; k < want.cols(); k += group)
           for (Eigen::Index r = 0; r < want.rows(); ++r) {
@@ -332,8 +237,9 @@ TEST_CASE("after quantisation: our logits are within the bound of Transformers'"
     for (const WeightFormat format : {WeightFormat::w4_g64, WeightFormat::w4_g32, WeightFormat::w8_g32}) {
       const Golden golden = golden_of(name);
       const auto pool = value(ThreadPool::create(2));
-      const LoadedModel model = value(load_hf(fixture(name), *pool, {.format = format, .memory = {}, .progress = {}}));
-      const Matrix64 graph = reference_logits(plain_model(model.spec, model.weights), golden.tokens);
+      const LoadedModel model =
+          value(load_hf(hf_fixture(name), *pool, {.format = format, .memory = {}, .progress = {}}));
+      const Matrix64 graph = reference_logits(reference_weights(model.spec, model.weights), golden.tokens);
       const Distance quantised = distance(graph, golden.f64);
       std::printf("%s, %s: the graph over dequantised weights is %.2g from Transformers, worst row %.2g\n", name,
                   name_of(format), quantised.all, quantised.worst_row);

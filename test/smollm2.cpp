@@ -17,7 +17,7 @@
 #include "pocket/backend/cpu.hpp"
 #include "pocket/files/gguf_model.hpp"
 #include "pocket/model/transformer.hpp"
-#include "reference_graph.hpp"
+#include "reference.hpp"
 #include "support.hpp"
 
 using namespace pocket;
@@ -222,23 +222,21 @@ TEST_CASE("SmolLM2: logits against a float64 graph over the same weights") {
   Fixture f(*path);
   const auto ids = f.golden.at("prompts").at(0).at("prompt_ids").get<std::vector<std::int32_t>>();
   const LoadedModel& m = f.model;
-  const test::PlainShape shape = test::plain_shape(m.spec, m.weights);
-  const test::Matrix64 embedding = test::plain_rows(m.weights.embedding, 0, m.spec.vocab);
-  const test::Vector64 output_norm = test::plain_vector(m.weights.output_norm, m.spec.hidden);
+  const ReferenceWeights weights = reference_weights(m.spec, m.weights);
+  ReferenceGraph<Exact> graph(weights, *f.pool);
   for (const ActivationForm form : {ActivationForm::a16, ActivationForm::a8}) {
     Session s = session_of(m, *f.pool, form, ids.size());
     forward(s, ids, ids.size());
     const KvCache& cache = s.backend().cache();
-    test::Matrix64 x = test::embed(embedding, ids);
     double worst_cached = 0;
-    for (std::size_t l = 0; l < m.spec.layers; ++l) {
-      const test::Matrix64 k = cached(cache, l, ids.size(), true), v = cached(cache, l, ids.size(), false);
-      test::Matrix64 own_k, own_v;
-      test::apply_layer(test::plain_layer(m.spec, m.weights, l), shape, {true, &k, &v, &own_k, &own_v}, x);
-      worst_cached =
-          std::fmax(worst_cached, std::fmax(relative_errors(k, own_k).worst, relative_errors(v, own_v).worst));
-    }
-    const test::Matrix64 want = test::rms_norm64(x, output_norm, shape.epsilon) * embedding.transpose();
+    graph.on_cache = [&](std::size_t l, test::Matrix64& k, test::Matrix64& v) {
+      for (test::Matrix64* const own : {&k, &v}) {
+        const test::Matrix64 theirs = cached(cache, l, ids.size(), own == &k);
+        worst_cached = std::fmax(worst_cached, relative_errors(theirs, *own).worst);
+        *own = theirs;
+      }
+    };
+    const test::Matrix64 want = graph.logits(graph.hidden(ids, ids.size()));
     test::Matrix64 got(want.rows(), want.cols());
     for (Eigen::Index i = 0; i < got.rows(); ++i)
       for (Eigen::Index t = 0; t < got.cols(); ++t)

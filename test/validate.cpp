@@ -16,41 +16,17 @@
 
 #include "model_fixture.hpp"
 #include "pocket/backend/cpu.hpp"
-#include "pocket/files/hf_model.hpp"
 #include "pocket/model/transformer.hpp"
 #include "pocket/validate/checked_backend.hpp"
 #include "pocket/validate/divergence.hpp"
 #include "pocket/validate/logits_file.hpp"
-#include "pocket/validate/reference_graph.hpp"
 #include "pocket/validate/weight_loss.hpp"
+#include "reference.hpp"
 
 using namespace pocket;
 using namespace test;
 
 namespace {
-
-std::string fixture(const std::string& name) { return POCKET_SOURCE_DIR "/test/data/hf/" + name; }
-
-DenseMatrix64 matrix_in(const SafetensorsFile& file, const char* name) {
-  const SafetensorsTensor& t = *value(file.require(name));
-  DenseMatrix64 m(static_cast<Eigen::Index>(t.shape.at(0)), static_cast<Eigen::Index>(t.shape.at(1)));
-  for (std::size_t i = 0; i < static_cast<std::size_t>(m.size()); ++i)
-    m.data()[i] = static_cast<double>(t.dtype == Dtype::F32   ? load_unaligned<float>(t.data.data() + 4 * i)
-                                      : t.dtype == Dtype::F16 ? to_float(load_unaligned<f16>(t.data.data() + 2 * i))
-                                                              : to_float(load_unaligned<bf16>(t.data.data() + 2 * i)));
-  return m;
-}
-
-struct Golden {
-  explicit Golden(const std::string& name)
-      : file(value(SafetensorsFile::open(fixture(name) + "/golden.safetensors"))),
-        tokens(value(file.require("tokens"))->data.size() / sizeof(std::int32_t)) {
-    const SafetensorsTensor& t = *value(file.require("tokens"));
-    std::memcpy(tokens.data(), t.data.data(), t.data.size());
-  }
-  SafetensorsFile file;
-  std::vector<std::int32_t> tokens;
-};
 
 double distance(const DenseMatrix64& a, const DenseMatrix64& b) { return (a - b).norm() / b.norm(); }
 
@@ -73,13 +49,11 @@ DenseMatrix64 stored_logits(const ReferenceWeights& weights, Executor& executor,
 TEST_CASE("the reference graph rounds where Transformers rounds") {
   const auto pool = value(ThreadPool::create(2));
   for (const char* const name : {"qwen3", "llama"}) {
-    const auto directory = value(HfDirectory::open(fixture(name)));
-    const auto source = value(hf_source(directory));
-    const ReferenceWeights weights = reference_weights(source);
-    const Golden golden(name);
+    const HfReference model(name);
+    const ReferenceWeights& weights = model.weights;
+    const Golden golden = golden_of(name);
+    const DenseMatrix64 &f64 = golden.f64, &low = golden.low;
     const std::size_t n = golden.tokens.size();
-    const DenseMatrix64 f64 = matrix_in(golden.file, "float64") + matrix_in(golden.file, "float64_rest");
-    const DenseMatrix64 low = matrix_in(golden.file, "low");
     const ReferenceGraph<Exact> exact(weights, *pool);
     const DenseMatrix64 ours = exact.logits(exact.hidden(golden.tokens, n));
     CHECK(distance(ours, f64) < 1e-10);
@@ -95,7 +69,7 @@ TEST_CASE("the reference graph rounds where Transformers rounds") {
     CHECK(distance(rounded, low) < distance(low, f64) / 2);
     if (is_bf16) CHECK(distance(rounded, low) < 0x1p-9 / std::sqrt(96.0) * 3);
     // Windows do not see each other, and a window's logits do not depend on the others.
-    std::vector<std::int32_t> twice(golden.tokens.begin(), golden.tokens.end());
+    std::vector<std::int32_t> twice = golden.tokens;
     twice.insert(twice.end(), golden.tokens.begin(), golden.tokens.end());
     const DenseMatrix64 both = exact.logits(exact.hidden(twice, n));
     CHECK(distance(both.topRows(ours.rows()), ours) < 1e-13);
@@ -104,8 +78,10 @@ TEST_CASE("the reference graph rounds where Transformers rounds") {
   }
 }
 
+// One layer: in a deep model a code that falls the other way soon moves all that follow, and two realisations of A8's
+// rounding end up as far from each other as from the exact result.
 TEST_CASE("the roundings that options add are those of the library") {
-  constexpr RuntimeSpec spec{2, 128, 6, 3, 32, 160, 100, 4096, true};
+  constexpr RuntimeSpec spec{1, 128, 6, 3, 32, 160, 100, 4096, true};
   const RandomModel model(spec, ModelFormats::all(WeightFormat::w4_g64), 31);
   const ReferenceWeights weights = reference_weights(spec, model.weights());
   const auto tokens = random_tokens(40, spec.vocab, 32);

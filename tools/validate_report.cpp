@@ -116,7 +116,7 @@ void print(const ValidationReport& r) {
   std::printf("\nOver the first %zu tokens:\n", r.detail_tokens);
   if (!r.layers.empty()) {
     std::printf("  layer    residual, %% off%s\n",
-                r.has_weights ? "      products with the model's weights, %% off" : "");
+                r.has_weights ? "      products with the model's weights, % off" : "");
     std::printf("         attention      ffn%s\n",
                 r.has_weights ? "        q      k      v output   gate     up   down" : "");
     for (std::size_t l = 0; l < r.layers.size(); ++l) {
