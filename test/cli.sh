@@ -58,6 +58,31 @@ expect 2 "--out" "$pocket" quantize "$hf"
 expect 2 "format" "$pocket" quantize "$hf" --out "$work/two" --format q4_k
 [ ! -e "$work/two" ] || { echo "FAILED: a directory was made for nothing"; failed=$((failed + 1)); }
 
+# Validation: of a quantised model against its source, of the kernels against float64, against logits from elsewhere.
+seq -s ' ' 1 60 >"$work/ids"
+printf '[1, 2, 3, 999]' >"$work/wrong"
+expect 0 "reference's" "$pocket" validate --model "$hf" --reference "$hf" --tokens "$work/ids" --greedy 4
+expect 0 "kernels, A8" "$pocket" validate --model "$work/one" --reference "$hf" --tokens "$work/ids" --context 30 \
+  --breakdown --greedy 0 --html "$work/page.html"
+grep -q "</html>" "$work/page.html" || { echo "FAILED: no page"; failed=$((failed + 1)); }
+expect 1 "--force" "$pocket" validate --model "$work/one" --tokens "$work/ids" --html "$work/page.html"
+"$pocket" validate --model "$work/one" --tokens "$work/ids" --greedy 0 --json >"$work/report.json"
+python3 - "$work/report.json" <<'END' || failed=$((failed + 1))
+import json, sys
+r = json.load(open(sys.argv[1]))
+shares = [o['share_of_bound'] for layer in r['kernels']['layers'] for o in layer.values()]
+assert r['text'] == {'from': r['text']['from'], 'windows': 1, 'length': 60, 'vocab': 384}, r['text']
+assert len(r['kernels']['layers']) == 3 and 0 < max(shares) < 1, shares
+assert 0 < r['total']['kl_mean'] < 1e-5 and r['total']['predicted'] == 59 and not r['faults'], r['total']
+END
+expect 2 "not both" "$pocket" validate --model "$hf" --reference "$hf" --logits "$work/none.safetensors"
+expect 2 "--reference" "$pocket" validate --model "$hf" --tokens "$work/ids" --breakdown
+expect 1 "none.safetensors" "$pocket" validate --model "$hf" --logits "$work/none.safetensors"
+expect 1 "'logits': is missing" "$pocket" validate --model "$hf" --logits "$hf/golden.safetensors"
+expect 1 "token 3" "$pocket" validate --model "$hf" --tokens "$work/wrong"
+expect 1 "not the same model" "$pocket" validate --model "$hf" --reference "$2/test/data/hf/llama" --tokens "$work/ids"
+expect 1 "--tokens" "$pocket" validate --model "$hf"
+
 expect 0 "170.5 MB" "$pocket" synthesize --spec mnn-pocket-0.3b --out "$work/package"
 sum=$(cksum <"$work/package/pocket.safetensors")
 expect 1 "--force" "$pocket" synthesize --out "$work/package"
