@@ -1,4 +1,4 @@
-// The `pocket` command: chat, generate, inspect, synthesize, bench.
+// The `pocket` command: chat, generate, inspect, quantize, export, synthesize, bench.
 // Exit codes: 0 done, 1 a file or the machine said no, 2 wrong usage, 130 interrupted.
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -60,6 +60,7 @@ int run(int argc, char** argv) {
   BenchOptions bench_options;
   SynthesizeOptions synthesize_options;
   QuantizeOptions quantize_options;
+  ExportOptions export_options;
   bool json = false;
 
   CLI::App* chat_app = app.add_subcommand("chat", "a conversation; reads lines from standard input");
@@ -87,6 +88,20 @@ int run(int argc, char** argv) {
   quantize_app->add_option("--threads", quantize_options.threads, "default: one for each core")
       ->check(CLI::Range(1, 1024));
   quantize_app->add_flag("--force", quantize_options.force, "replace a package that is there");
+
+  CLI::App* export_app = app.add_subcommand("export", "a GGUF file from a model of any kind, for llama.cpp");
+  export_app->add_option("model", export_options.model, "a package, a Hugging Face directory or a GGUF file")
+      ->required();
+  export_app->add_option("--gguf", export_options.gguf, "the file to write")->required();
+  export_app
+      ->add_option("--type", export_options.type,
+                   "of all matrices: q4_1, f16 or f32; auto: 4 and 8 bit codes exactly, floats as f16")
+      ->check(CLI::IsMember({"auto", "q4_1", "f16", "f32"}))
+      ->capture_default_str();
+  export_app
+      ->add_option("--threads", export_options.threads, "that quantise floats for q4_1 (default: one for each core)")
+      ->check(CLI::Range(1, 1024));
+  export_app->add_flag("--force", export_options.force, "replace a file that is there");
 
   CLI::App* synthesize_app =
       app.add_subcommand("synthesize", "a package with seeded random weights, for speed and memory");
@@ -130,6 +145,7 @@ int run(int argc, char** argv) {
   if (generate_app->parsed()) return generate(options, talk);
   if (inspect_app->parsed()) return inspect(options, json);
   if (quantize_app->parsed()) return quantize(quantize_options);
+  if (export_app->parsed()) return export_model(export_options);
   if (synthesize_app->parsed()) return synthesize(synthesize_options);
   return bench(options, bench_options, json);
 }
