@@ -89,6 +89,7 @@ namespace detail {
 
 // m - o*s if that is a float16.
 inline std::optional<f16> folded_minimum(f16 minimum, float offset, f16 scale) noexcept {
+  if (offset == 0) return minimum;
   const double m = static_cast<double>(to_float(minimum));
   const double shift = static_cast<double>(offset) * static_cast<double>(to_float(scale));  // exact: 24 + 11 bits
   const f16 folded = to_f16(static_cast<float>(m - shift));
