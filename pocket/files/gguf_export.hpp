@@ -2,29 +2,30 @@
 //
 //   export_gguf("package", "model.gguf", executor);   // any kind of model that open.hpp opens
 //
-//   weights are           type::exact writes      type::q4_1          type::f16, type::f32
-//   w4_g64                Q4_1, two blocks of 32 for each group, with its scale and minimum
-//   w4_g32                Q4_1                    as exact            their values
-//   w8_g32                Q8_0                    refused             their values
-//   Q4_0, Q4_1, Q8_0      as they are             what load_gguf makes of them: 8 bits are refused
-//   F32, F16, BF16        F16                     what load_hf, load_gguf make of them: quantised, w4_g64
+//   weights           exact                       q4_1                         f16, f32
+//   w4_g64            Q4_1: a group is two blocks of 32 with one scale and     their values
+//                     one minimum
+//   w4_g32            Q4_1                                                     their values
+//   w8_g32            Q8_0                        refused                      their values
+//   Q4_0, Q4_1, Q8_0  as they are                 Q4_1, as load_gguf packs     their values
+//                                                 them; 8 bits are refused
+//   F32, F16, BF16    F16                         Q4_1, as load_hf and         their values
+//                                                 load_gguf quantise them
 //
-// exact and q4_1 write codes, scales and minima bit for bit; an offset o becomes part of the minimum, m - o*s, where
-// that is a float16, and is refused where it is not. Values are rounded to float16 once, or are the float32 values of
-// dequantize_row and SourceTensor::read. Norms are F32.
+// Codes, scales and minima are taken over bit for bit; an offset o becomes part of the minimum, m - o*s, where that is
+// a float16, and is refused where it is not. Values are those of dequantize_row and SourceTensor::read, for F16 rounded
+// once. Norms are F32.
 //
 // The graph's fused matrices are taken apart, padding is left behind, and for architecture llama the rows of q and k
 // are put in the interleaved order. The tokenizer and the chat template come along (gguf_tokenizer_writer.hpp); a model
 // without a tokenizer has tokenizer.ggml.model "no_vocab", with which llama.cpp takes tokens alone.
 //
-// Memory: one megabyte, whatever the model's size (q4_1 of what is not packed: as open_model). The same model gives the
-// same bytes. Errors are those of the readers; Errc::unsupported, naming the tensor, for what the type cannot hold: 8
-// bits in q4_1, rows that are no multiple of 32 in blocks, values that are not finite or round to more than 65504 in
-// F16; Errc::cancelled; Errc::io and what output_file.hpp says.
+// Nothing of the weights is held in memory but one megabyte (q4_1 of what is not packed: as open_model does). The same
+// model gives the same bytes. Errors are those of the readers; Errc::unsupported, naming the tensor, for what the type
+// cannot hold: 8 bits in q4_1, rows that are no multiple of 32 in blocks, values that are not finite or that float16
+// rounds to infinity; Errc::cancelled; Errc::io and what output_file.hpp says. No file is left behind then.
 #ifndef POCKET_FILES_GGUF_EXPORT_HPP
 #define POCKET_FILES_GGUF_EXPORT_HPP
-
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -69,7 +70,7 @@ enum class GgufExportType : unsigned char { exact, q4_1, f16, f32 };
 struct GgufExportOptions {
   GgufExportType type = GgufExportType::exact;
   bool overwrite = false;
-  Progress progress;  // in bytes of tensors
+  Progress progress;  // in bytes of tensors, as they are written
 };
 
 // The text that goes with a model. Views; without a tokenizer there is none.
@@ -179,8 +180,8 @@ class GgufExporter {
     for (Tensor& t : tensors_) {
       POCKET_CHECK(declare(t));
       add_type(done.types, gguf_type_name(t.type));
+      done.bytes += t.rows * row_bytes(t);
     }
-    done.bytes = writer_.data_bytes();
     POCKET_CHECK(writer_.begin(path, options_.overwrite));
     ProgressMeter meter(options_.progress, static_cast<std::size_t>(done.bytes));
     for (const Tensor& t : tensors_) POCKET_CHECK(write_tensor(t, meter));
@@ -290,17 +291,20 @@ class GgufExporter {
     if (types.find(name) == std::string::npos) types.append(types.empty() ? "" : ", ").append(name);
   }
 
-  Expected<void> write_tensor(const Tensor& t, ProgressMeter& meter) {
+  static std::size_t row_bytes(const Tensor& t) noexcept {
     const GgufTypeInfo& info = *gguf_type_info(t.type);
-    const std::size_t row_bytes = t.cols / info.block * info.block_bytes;
-    const std::size_t at_once = (std::max)(std::size_t{1}, (std::size_t{1} << 20) / row_bytes);
+    return t.cols / info.block * info.block_bytes;
+  }
+
+  Expected<void> write_tensor(const Tensor& t, ProgressMeter& meter) {
+    const std::size_t size = row_bytes(t), at_once = (std::max)(std::size_t{1}, (std::size_t{1} << 20) / size);
     std::vector<std::byte> buffer;
     std::vector<float> floats(t.cols);
     for (std::size_t r = 0, end; r < t.rows; r = end) {
       end = (std::min)(t.rows, r + at_once);
-      buffer.resize((end - r) * row_bytes);
+      buffer.resize((end - r) * size);
       for (std::size_t i = r; i < end; ++i)
-        POCKET_CHECK(write_row(t, i, floats, std::span(buffer).subspan((i - r) * row_bytes, row_bytes)));
+        POCKET_CHECK(write_row(t, i, floats, std::span(buffer).subspan((i - r) * size, size)));
       POCKET_CHECK(writer_.append(t.name, buffer));
       POCKET_CHECK(meter.add(buffer.size()));
     }

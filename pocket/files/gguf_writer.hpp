@@ -73,9 +73,6 @@ class GgufWriter {
     return {};
   }
 
-  // Bytes of all declared tensors, with what lies between them.
-  std::uint64_t data_bytes() const noexcept { return data_bytes_; }
-
   // Writes the header to a temporary file beside `path`. A file of that name is left alone unless `overwrite` is set,
   // and until finish.
   Expected<void> begin(const std::string& path, bool overwrite = false) {
@@ -173,7 +170,7 @@ class GgufWriter {
   std::string text_;  // the metadata's bytes
   std::vector<std::string> keys_;
   std::vector<Tensor> tensors_;
-  std::uint64_t data_bytes_ = 0;
+  std::uint64_t data_bytes_ = 0;  // of all declared tensors, with what lies between them
   OutputFile file_;
   bool begun_ = false;
   std::size_t current_ = 0;     // the tensor that comes next
