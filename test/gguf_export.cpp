@@ -420,7 +420,7 @@ TEST_CASE("a tokenizer that GGUF cannot express is refused, naming the field") {
     t.unknown_byte = 5;
   });
   changed("model.vocab", [](TokenizerData& t) {
-    t.tokens[t.tokens.size() - 2] = "[PAD" + std::to_string(0) + "]";
+    t.tokens[t.tokens.size() - 2] = "[PAD0]";
     t.tokens.front() = {};
   });
 }

@@ -94,9 +94,7 @@ inline std::optional<f16> folded_minimum(f16 minimum, float offset, f16 scale) n
   const double m = static_cast<double>(to_float(minimum));
   const double shift = static_cast<double>(offset) * static_cast<double>(to_float(scale));  // exact: 24 + 11 bits
   const f16 folded = to_f16(static_cast<float>(m - shift));
-  const double back = static_cast<double>(to_float(folded));
-  // Of the two sums that of the larger operands is exact.
-  if (back + shift == m && m - back == shift) return folded;
+  if (m - static_cast<double>(to_float(folded)) == shift) return folded;  // a difference of float16 is exact
   return std::nullopt;
 }
 
