@@ -58,6 +58,19 @@ expect 2 "--out" "$pocket" quantize "$hf"
 expect 2 "format" "$pocket" quantize "$hf" --out "$work/two" --format q4_k
 [ ! -e "$work/two" ] || { echo "FAILED: a directory was made for nothing"; failed=$((failed + 1)); }
 
+# The same weights for llama.cpp; what it cannot hold is named.
+expect 0 "MB in Q8_0, F32, without a tokenizer" "$pocket" export "$work/new/quantised" --gguf "$work/q8.gguf"
+expect 0 "w8_g32" "$pocket" inspect --model "$work/q8.gguf"
+sum=$(cksum <"$work/q8.gguf")
+expect 1 "--force" "$pocket" export "$hf" --gguf "$work/q8.gguf"
+[ "$sum" = "$(cksum <"$work/q8.gguf")" ] || { echo "FAILED: overwritten"; failed=$((failed + 1)); }
+expect 1 "token_embd.weight" "$pocket" export "$work/new/quantised" --gguf "$work/q8.gguf" --force --type q4_1
+expect 0 "MB in F16, F32" "$pocket" export "$hf" --gguf "$work/q8.gguf" --force
+expect 2 "--gguf" "$pocket" export "$hf"
+expect 2 "type" "$pocket" export "$hf" --gguf "$work/other.gguf" --type q4_k
+expect 1 "/nowhere" "$pocket" export /nowhere --gguf "$work/other.gguf"
+[ ! -e "$work/other.gguf" ] || { echo "FAILED: a file was made for nothing"; failed=$((failed + 1)); }
+
 # Validation: of a quantised model against its source, of the kernels against float64, against logits from elsewhere.
 seq -s ' ' 1 60 >"$work/ids"
 printf '[1, 2, 3, 999]' >"$work/wrong"

@@ -50,6 +50,12 @@ struct ValidateOptions {
   bool breakdown = false, force = false;
 };
 
+struct ExportOptions {
+  std::string model, gguf, type = "auto";
+  unsigned threads = 0;
+  bool force = false;
+};
+
 // Each returns the program's exit code; what goes wrong ends the program (die).
 int chat(const RunOptions&, TalkOptions);
 int generate(const RunOptions&, TalkOptions);
@@ -58,6 +64,7 @@ int bench(const RunOptions&, const BenchOptions&, bool as_json);
 int synthesize(const SynthesizeOptions&);
 int quantize(const QuantizeOptions&);
 int validate(const RunOptions&, const ValidateOptions&, bool as_json);
+int export_model(const ExportOptions&);
 
 // Prints the message and exits: 2 for a wrong argument, else 1.
 [[noreturn]] void die(const pocket::Error& e);

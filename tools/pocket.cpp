@@ -1,4 +1,4 @@
-// The `pocket` command: chat, generate, inspect, quantize, validate, synthesize, bench.
+// The `pocket` command: chat, generate, inspect, quantize, export, validate, synthesize, bench.
 // Exit codes: 0 done, 1 a file or the machine said no, 2 wrong usage, 130 interrupted.
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -49,6 +49,96 @@ void add_talk_options(CLI::App& app, TalkOptions& o) {
   app.add_flag("--quiet", o.quiet, "no figures after the answer");
 }
 
+CLI::App* add_quantize(CLI::App& app, QuantizeOptions& o) {
+  CLI::App* command = app.add_subcommand("quantize", "a package from a Hugging Face directory or a GGUF file");
+  command->add_option("source", o.source, "the directory or file")->required();
+  command->add_option("--out", o.out, "directory of the package, made if missing")->required();
+  command
+      ->add_option("--format", o.format,
+                   "of all matrices: w4_g64, w4_g32 or w8_g32; auto: 4 and 8 bit codes as they are, floats to w4_g64")
+      ->check(CLI::IsMember({"auto", "w4_g64", "w4_g32", "w8_g32"}))
+      ->capture_default_str();
+  command->add_option("--threads", o.threads, "default: one for each core")->check(CLI::Range(1, 1024));
+  command->add_flag("--force", o.force, "replace a package that is there");
+  return command;
+}
+
+CLI::App* add_validate(CLI::App& app, RunOptions& run, ValidateOptions& o, bool& json) {
+  CLI::App* command =
+      app.add_subcommand("validate", "a quantised model against a reference; its kernels against float64");
+  add_run_options(*command, run, "tokens of a window; each starts with an empty context (default: 512)");
+  command->add_option("--reference", o.reference,
+                      "the model before it was quantised: a Hugging Face directory, a GGUF file or a package "
+                      "(default: the model's own weights, which leaves the kernels to be checked)");
+  command->add_option("--logits", o.logits,
+                      "reference logits made elsewhere, a safetensors file (tools/reference_logits.py)");
+  command
+      ->add_option("--arithmetic", o.arithmetic,
+                   "of the reference: bf16 or f16 (rounded where Transformers rounds), f64 (default: bf16 for floats, "
+                   "f64 for codes)")
+      ->check(CLI::IsMember({"bf16", "f16", "f64"}));
+  command->add_option("--text", o.text, "a text file, UTF-8 (default: a built-in text in English and Chinese)");
+  command->add_option("--tokens", o.tokens, "a file of token ids, apart by spaces or commas, in place of a text");
+  command->add_option("--max-tokens", o.most_tokens, "how much of the text is used; 0: all")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  command->add_option("--greedy", o.greedy, "tokens of greedy text side by side; 0: none")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  command->add_flag("--breakdown", o.breakdown, "what each rounding costs by itself: seven more passes over the text");
+  command->add_option("--html", o.page, "a page with plots, one file");
+  command->add_flag("--force", o.force, "replace the page if it is there");
+  command->add_flag("--json", json, "for scripts");
+  return command;
+}
+
+CLI::App* add_export(CLI::App& app, ExportOptions& o) {
+  CLI::App* command = app.add_subcommand("export", "a GGUF file from a model of any kind, for llama.cpp");
+  command->add_option("model", o.model, "a package, a Hugging Face directory or a GGUF file")->required();
+  command->add_option("--gguf", o.gguf, "the file to write")->required();
+  command
+      ->add_option("--type", o.type,
+                   "of all matrices: q4_1, f16 or f32; auto: 4 and 8 bit codes exactly, floats as f16")
+      ->check(CLI::IsMember({"auto", "q4_1", "f16", "f32"}))
+      ->capture_default_str();
+  command->add_option("--threads", o.threads, "that quantise floats for q4_1 (default: one for each core)")
+      ->check(CLI::Range(1, 1024));
+  command->add_flag("--force", o.force, "replace a file that is there");
+  return command;
+}
+
+CLI::App* add_synthesize(CLI::App& app, SynthesizeOptions& o) {
+  CLI::App* command = app.add_subcommand("synthesize", "a package with seeded random weights, for speed and memory");
+  command->add_option("--spec", o.spec, "mnn-pocket-0.3b or qwen3-0.6b")
+      ->check(CLI::IsMember({"mnn-pocket-0.3b", "qwen3-0.6b"}))
+      ->capture_default_str();
+  command->add_option("--out", o.out, "directory of the package, made if missing")->required();
+  command->add_option("--seed", o.seed, "of the weights")->capture_default_str();
+  command->add_flag("--force", o.force, "replace a package that is there");
+  return command;
+}
+
+CLI::App* add_bench(CLI::App& app, RunOptions& run, BenchOptions& o, bool& json) {
+  CLI::App* command = app.add_subcommand("bench", "speed, beside the memory bandwidth of this machine");
+  add_run_options(*command, run, nullptr);
+  command->add_option("--prompt", o.prompt, "tokens of the prefill")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--generate", o.generate, "tokens decoded")->check(CLI::Range(0, 1 << 20))->capture_default_str();
+  command->add_option("--depth", o.depth, "tokens in the context before decoding starts")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--batch", o.batch, "tokens of one prefill step")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command->add_option("--repeat", o.repeat, "runs after the warm-up")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_flag("--profile", o.profile, "where a token's time goes");
+  command->add_flag("--json", json, "for scripts");
+  return command;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Pocket " POCKET_VERSION ": language models in 4-bit weights and 16-bit activations", "pocket"};
   app.set_version_flag("--version", POCKET_VERSION);
@@ -60,6 +150,7 @@ int run(int argc, char** argv) {
   SynthesizeOptions synthesize_options;
   QuantizeOptions quantize_options;
   ValidateOptions validate_options;
+  ExportOptions export_options;
   bool json = false;
 
   CLI::App* chat_app = app.add_subcommand("chat", "a conversation; reads lines from standard input");
@@ -76,74 +167,11 @@ int run(int argc, char** argv) {
   add_run_options(*inspect_app, options);
   inspect_app->add_flag("--json", json, "for scripts");
 
-  CLI::App* quantize_app = app.add_subcommand("quantize", "a package from a Hugging Face directory or a GGUF file");
-  quantize_app->add_option("source", quantize_options.source, "the directory or file")->required();
-  quantize_app->add_option("--out", quantize_options.out, "directory of the package, made if missing")->required();
-  quantize_app
-      ->add_option("--format", quantize_options.format,
-                   "of all matrices: w4_g64, w4_g32 or w8_g32; auto: 4 and 8 bit codes as they are, floats to w4_g64")
-      ->check(CLI::IsMember({"auto", "w4_g64", "w4_g32", "w8_g32"}))
-      ->capture_default_str();
-  quantize_app->add_option("--threads", quantize_options.threads, "default: one for each core")
-      ->check(CLI::Range(1, 1024));
-  quantize_app->add_flag("--force", quantize_options.force, "replace a package that is there");
-
-  CLI::App* validate_app =
-      app.add_subcommand("validate", "a quantised model against a reference; its kernels against float64");
-  add_run_options(*validate_app, options, "tokens of a window; each starts with an empty context (default: 512)");
-  ValidateOptions& v = validate_options;
-  validate_app->add_option("--reference", v.reference,
-                           "the model before it was quantised: a Hugging Face directory, a GGUF file or a package "
-                           "(default: the model's own weights, which leaves the kernels to be checked)");
-  validate_app->add_option("--logits", v.logits,
-                           "reference logits made elsewhere, a safetensors file (tools/reference_logits.py)");
-  validate_app
-      ->add_option("--arithmetic", v.arithmetic,
-                   "of the reference: bf16 or f16 (rounded where Transformers rounds), f64 (default: bf16 for floats, "
-                   "f64 for codes)")
-      ->check(CLI::IsMember({"bf16", "f16", "f64"}));
-  validate_app->add_option("--text", v.text, "a text file, UTF-8 (default: a built-in text in English and Chinese)");
-  validate_app->add_option("--tokens", v.tokens, "a file of token ids, apart by spaces or commas, in place of a text");
-  validate_app->add_option("--max-tokens", v.most_tokens, "how much of the text is used; 0: all")
-      ->check(CLI::Range(0, 1 << 24))
-      ->capture_default_str();
-  validate_app->add_option("--greedy", v.greedy, "tokens of greedy text side by side; 0: none")
-      ->check(CLI::Range(0, 4096))
-      ->capture_default_str();
-  validate_app->add_flag("--breakdown", v.breakdown,
-                         "what each rounding costs by itself: seven more passes over the text");
-  validate_app->add_option("--html", v.page, "a page with plots, one file");
-  validate_app->add_flag("--force", v.force, "replace the page if it is there");
-  validate_app->add_flag("--json", json, "for scripts");
-
-  CLI::App* synthesize_app =
-      app.add_subcommand("synthesize", "a package with seeded random weights, for speed and memory");
-  synthesize_app->add_option("--spec", synthesize_options.spec, "mnn-pocket-0.3b or qwen3-0.6b")
-      ->check(CLI::IsMember({"mnn-pocket-0.3b", "qwen3-0.6b"}))
-      ->capture_default_str();
-  synthesize_app->add_option("--out", synthesize_options.out, "directory of the package, made if missing")->required();
-  synthesize_app->add_option("--seed", synthesize_options.seed, "of the weights")->capture_default_str();
-  synthesize_app->add_flag("--force", synthesize_options.force, "replace a package that is there");
-
-  CLI::App* bench_app = app.add_subcommand("bench", "speed, beside the memory bandwidth of this machine");
-  add_run_options(*bench_app, options, nullptr);
-  bench_app->add_option("--prompt", bench_options.prompt, "tokens of the prefill")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  bench_app->add_option("--generate", bench_options.generate, "tokens decoded")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  bench_app->add_option("--depth", bench_options.depth, "tokens in the context before decoding starts")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  bench_app->add_option("--batch", bench_options.batch, "tokens of one prefill step")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  bench_app->add_option("--repeat", bench_options.repeat, "runs after the warm-up")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  bench_app->add_flag("--profile", bench_options.profile, "where a token's time goes");
-  bench_app->add_flag("--json", json, "for scripts");
+  CLI::App* quantize_app = add_quantize(app, quantize_options);
+  CLI::App* validate_app = add_validate(app, options, validate_options, json);
+  CLI::App* export_app = add_export(app, export_options);
+  CLI::App* synthesize_app = add_synthesize(app, synthesize_options);
+  CLI::App* bench_app = add_bench(app, options, bench_options, json);
 
   try {
     app.parse(argc, argv);
@@ -159,6 +187,7 @@ int run(int argc, char** argv) {
   if (inspect_app->parsed()) return inspect(options, json);
   if (quantize_app->parsed()) return quantize(quantize_options);
   if (validate_app->parsed()) return validate(options, validate_options, json);
+  if (export_app->parsed()) return export_model(export_options);
   if (synthesize_app->parsed()) return synthesize(synthesize_options);
   return bench(options, bench_options, json);
 }

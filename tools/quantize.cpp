@@ -74,7 +74,7 @@ Expected<void> quantize_gguf(const QuantizeOptions& o, Executor& executor) {
   POCKET_TRY(file, GgufFile::open(o.source));
   POCKET_TRY(source, gguf_source(file, wanted_format(o.format)));
   return write(source, o, executor, [&]() -> Expected<void> {
-    if (!file.has("tokenizer.ggml.model")) return {};
+    if (!has_gguf_text(file)) return {};
     POCKET_TRY(tokenizer, tokenizer_data(file));
     std::string_view chat;
     if (constexpr std::string_view key = "tokenizer.chat_template"; file.has(key)) {

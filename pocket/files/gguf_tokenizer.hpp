@@ -26,6 +26,15 @@
 
 POCKET_NAMESPACE_BEGIN
 
+// tokenizer.ggml.model of a file that says it has no tokenizer.
+inline constexpr std::string_view gguf_no_text = "no_vocab";
+
+// Does the file have a tokenizer, of whatever kind?
+inline bool has_gguf_text(const GgufFile& file) {
+  const auto model = file.string_value("tokenizer.ggml.model");
+  return file.has("tokenizer.ggml.model") && !(model && *model == gguf_no_text);
+}
+
 // A token id of the metadata; empty where the file has no such key.
 inline Expected<std::optional<std::int32_t>> gguf_token_id(const GgufFile& file, std::string_view key) {
   if (!file.has(key)) return std::optional<std::int32_t>{};

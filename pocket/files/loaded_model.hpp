@@ -48,11 +48,11 @@ struct LoadOptions {
 
 namespace detail {
 
-// Calls matrix(name, PackedMatrix&, n, k) and vector(name, const float*&, n) for every tensor of the graph, in the
-// order in which decoding reads them; both return Expected<void>. The embedding comes first, the head only where it is
-// apart.
-template <class M, class V>
-Expected<void> for_each_tensor(const RuntimeSpec& s, HostWeights& w, bool tied, M&& matrix, V&& vector) {
+// Calls matrix(name, Matrix&, n, k) and vector(name, Vector&, n) for every tensor of w, a ModelWeights<Matrix, Vector>,
+// in the order in which decoding reads them; both return Expected<void>. The embedding comes first, the head only where
+// it is apart.
+template <class Weights, class M, class V>
+Expected<void> for_each_tensor(const RuntimeSpec& s, Weights& w, bool tied, M&& matrix, V&& vector) {
   POCKET_CHECK(matrix(std::string("embedding"), w.embedding, s.vocab, s.hidden));
   for (std::size_t l = 0; l < s.layers; ++l) {
     const std::string at = "layers." + std::to_string(l) + ".";

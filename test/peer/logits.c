@@ -5,44 +5,10 @@
    Per prompt (ChatML with SmolLM2's default system message): 100 tokens by greedy choice, end tokens included and
    passed, from MODEL; at each of the 100 positions the five largest logits, from MODEL ("top") and, forced along the
    same tokens, from MODEL_F32 ("top_f32": the same weights dequantised, so that activations stay in float32). One
-   thread, an empty cache for each prompt, one token per decode call throughout. Ties go to the smaller id.
-
-   The library comes without headers (README.md): parameter structs pass as opaque blobs, which the System V x86-64
-   convention allows because anything above 16 bytes travels in memory. Only n_ctx, the first field, is written. */
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+   thread, an empty cache for each prompt, one token per decode call throughout. Ties go to the smaller id. */
+#include "llama_cpp.h"
 
 enum { kNew = 100, kTop = 5, kContext = 1024, kMaxPrompts = 64, kMaxText = 1 << 16 };
-
-typedef struct {
-  char bytes[1024];
-} Params;
-typedef struct {
-  int32_t n_tokens;
-  void* fields[6];
-} Batch;
-
-Params llama_model_default_params(void);
-Params llama_context_default_params(void);
-void* llama_model_load_from_file(const char* path, Params params);
-void* llama_init_from_model(void* model, Params params);
-void llama_free(void* context);
-void llama_model_free(void* model);
-const void* llama_model_get_vocab(const void* model);
-int32_t llama_vocab_n_tokens(const void* vocab);
-int32_t llama_tokenize(const void* vocab, const char* text, int32_t text_bytes, int32_t* tokens, int32_t n_max,
-                       _Bool add_special, _Bool parse_special);
-Batch llama_batch_get_one(int32_t* tokens, int32_t n_tokens);
-int32_t llama_decode(void* context, Batch batch);
-void llama_set_n_threads(void* context, int32_t n_threads, int32_t n_threads_batch);
-void* llama_get_memory(void* context);
-void llama_memory_clear(void* memory, _Bool data);
-float* llama_get_logits_ith(void* context, int32_t i);
-void llama_backend_init(void);
-void* ggml_backend_load(const char* path);
-void llama_log_set(void (*log)(int, const char*, void*), void* user);
 
 typedef struct {
   int32_t id;
@@ -60,28 +26,6 @@ typedef struct {
 
 static Case cases[kMaxPrompts];
 static int n_cases;
-
-static void fail(const char* what) {
-  fprintf(stderr, "logits: %s\n", what);
-  exit(1);
-}
-
-static void quiet(int level, const char* text, void* user) {
-  (void)level, (void)user;
-  if (getenv("PEER_LOG") != NULL) fputs(text, stderr);
-}
-
-static void* open_model(const char* path, void** context) {
-  void* model = llama_model_load_from_file(path, llama_model_default_params());
-  if (model == NULL) fail("cannot load the model (PEER_LOG=1 shows why)");
-  Params params = llama_context_default_params();
-  const uint32_t n_ctx = kContext;
-  memcpy(params.bytes, &n_ctx, sizeof n_ctx);
-  *context = llama_init_from_model(model, params);
-  if (*context == NULL) fail("cannot create a context (PEER_LOG=1 shows why)");
-  llama_set_n_threads(*context, 1, 1);
-  return model;
-}
 
 /* Prompts are separated by a line "---". */
 static void read_prompts(void) {
@@ -116,10 +60,6 @@ static void find_top(const float* logits, int n, Entry* top) {
   }
 }
 
-static void step(void* context, int32_t token) {
-  if (llama_decode(context, llama_batch_get_one(&token, 1)) != 0) fail("llama_decode failed");
-}
-
 /* which = 0 chooses the tokens; which = 1 follows those of 0. */
 static void run(void* context, int n_vocab, Case* c, int which) {
   llama_memory_clear(llama_get_memory(context), 1);
@@ -135,7 +75,7 @@ static void run(void* context, int n_vocab, Case* c, int which) {
 
 static void run_all(const char* path, int which) {
   void* context;
-  void* model = open_model(path, &context);
+  void* model = open_model(path, kContext, &context);
   const void* vocab = llama_model_get_vocab(model);
   for (int i = 0; i < n_cases; ++i) {
     Case* c = &cases[i];
@@ -199,13 +139,7 @@ static void print_case(const Case* c, int last) {
 
 int main(int argc, char** argv) {
   if (argc != 6) fail("usage: logits LIBRARY_DIR CPU_VARIANT MODEL.gguf MODEL_SHA256 MODEL_F32.gguf < prompts.txt");
-  llama_log_set(quiet, NULL);
-  char library[4096];
-  if (snprintf(library, sizeof library, "%s/libggml-cpu-%s.so", argv[1], argv[2]) >= (int)sizeof library) {
-    fail("LIBRARY_DIR is too long");
-  }
-  if (ggml_backend_load(library) == NULL) fail("cannot load that CPU variant");
-  llama_backend_init();
+  open_library(argv[1], argv[2]);
   read_prompts();
   run_all(argv[3], 0);
   run_all(argv[5], 1);
