@@ -2,17 +2,21 @@
 // have the smaller weighted error. The models are Transformers' small directories (test/data/hf).
 #include "pocket/files/calibration.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <limits>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "model_fixture.hpp"
 #include "pocket/core/executor.hpp"
 #include "pocket/files/hf_model.hpp"
+#include "pocket/files/open.hpp"
 #include "reference_graph.hpp"
 
 using namespace pocket;
@@ -185,5 +189,48 @@ TEST_CASE("weighed columns: the error in what a product is made of falls, in eve
     refused("layers.0.qkv", [](ColumnImportance& u) { u["layers.0.qkv"].pop_back(); });
     refused("layers.1.output", [](ColumnImportance& u) { u["layers.1.output"][3] = -1; });
     refused("layers.1.gate_up", [](ColumnImportance& u) { u["layers.1.gate_up"][3] = std::nanf(""); });
+  }
+}
+
+TEST_CASE("open_model calibrates what it quantises, unless told not to; the number of threads changes nothing") {
+  const auto pool = value(ThreadPool::create(3));
+  SerialExecutor serial;
+  for (const char* const name : {"qwen3", "llama"}) {
+    const auto directory = value(HfDirectory::open(fixture(name)));
+    const auto tiles = [](LoadedModel& m) {
+      std::vector<std::byte> all;
+      const auto matrix = [&](const std::string&, PackedMatrix& w, std::size_t, std::size_t) -> Expected<void> {
+        all.insert(all.end(), w.tiles, w.tiles + w.bytes());
+        return {};
+      };
+      const auto vector = [](const std::string&, const float*&, std::size_t) { return Expected<void>(); };
+      REQUIRE(pocket::detail::for_each_tensor(m.spec, m.weights, m.tied, matrix, vector));
+      return all;
+    };
+    auto source = value(hf_source(directory));
+    REQUIRE(calibrate(source, *pool));
+    for (const SourceMatrix& m : source.matrices)
+      REQUIRE(m.importance.size() == (!source.tied && m.name == "embedding" ? 0 : m.k));
+    auto by_hand = value(load_model(source, serial));
+    auto opened = value(open_model(fixture(name), serial));
+    auto plain =
+        value(open_model(fixture(name), *pool, {.format = {}, .memory = {}, .progress = {}, .calibrate = false}));
+    auto loaded = value(load_hf(fixture(name), serial));
+    REQUIRE(tiles(opened) == tiles(by_hand));
+    REQUIRE(tiles(plain) == tiles(loaded));
+    REQUIRE(tiles(opened) != tiles(plain));
+
+    auto eight = value(hf_source(directory, WeightFormat::w8_g32));
+    REQUIRE_FALSE(takes_calibration(eight));
+    REQUIRE(calibrate(eight, serial));
+    REQUIRE(eight.matrices[0].importance.empty());
+
+    const auto tokens = calibration_tokens(source.spec);
+    REQUIRE(tokens.size() == (std::min)(std::size_t{256}, source.spec.positions));
+    for (const std::int32_t t : tokens) REQUIRE((t >= 0 && static_cast<std::size_t>(t) < source.spec.vocab));
+
+    LoadOptions cancelling;
+    cancelling.progress = [](std::size_t, std::size_t) { return false; };
+    REQUIRE(open_model(fixture(name), serial, cancelling).error().code == Errc::cancelled);
   }
 }

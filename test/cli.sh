@@ -52,6 +52,11 @@ expect 0 "w8_g32" "$pocket" quantize "$hf" --out "$work/new/quantised" --format 
 [ "$sum" != "$(cksum <"$work/new/quantised/pocket.safetensors")" ] || { echo "FAILED: not replaced"; failed=$((failed + 1)); }
 expect 0 "3 layers" "$pocket" quantize "$hf" --out "$work/one" --threads 1
 [ "$sum" = "$(cksum <"$work/one/pocket.safetensors")" ] || { echo "FAILED: not the same bytes"; failed=$((failed + 1)); }
+expect 0 "3 layers" "$pocket" quantize "$hf" --out "$work/none" --calibration none
+[ "$sum" != "$(cksum <"$work/none/pocket.safetensors")" ] || { echo "FAILED: not calibrated"; failed=$((failed + 1)); }
+expect 1 "/nowhere" "$pocket" quantize "$hf" --out "$work/two" --calibration /nowhere
+expect 1 "tokenizer.json" "$pocket" quantize "$hf" --out "$work/two" --calibration "$2/README.md"
+expect 2 "nothing is quantised" "$pocket" quantize "$hf" --out "$work/two" --format w8_g32 --calibration "$2/README.md"
 expect 2 "a package already" "$pocket" quantize "$work/one" --out "$work/two"
 expect 1 "/nowhere" "$pocket" quantize /nowhere --out "$work/two"
 expect 2 "--out" "$pocket" quantize "$hf"

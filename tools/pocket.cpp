@@ -84,6 +84,10 @@ int run(int argc, char** argv) {
                    "of all matrices: w4_g64, w4_g32 or w8_g32; auto: 4 and 8 bit codes as they are, floats to w4_g64")
       ->check(CLI::IsMember({"auto", "w4_g64", "w4_g32", "w8_g32"}))
       ->capture_default_str();
+  quantize_app
+      ->add_option("--calibration", quantize_options.calibration,
+                   "what says which weights count: a text file (4096 of its tokens), drawn (256 random tokens) or none")
+      ->capture_default_str();
   quantize_app->add_option("--threads", quantize_options.threads, "default: one for each core")
       ->check(CLI::Range(1, 1024));
   quantize_app->add_flag("--force", quantize_options.force, "replace a package that is there");
