@@ -86,7 +86,7 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   quantize_app
       ->add_option("--calibration", quantize_options.calibration,
-                   "what says which weights count: a text file (4096 of its tokens), drawn (256 random tokens) or none")
+                   "what says which weights count: a text file (1024 of its tokens), drawn (256 random tokens) or none")
       ->capture_default_str();
   quantize_app->add_option("--threads", quantize_options.threads, "default: one for each core")
       ->check(CLI::Range(1, 1024));

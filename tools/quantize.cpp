@@ -61,7 +61,7 @@ inline std::vector<std::int32_t> spread(std::vector<std::int32_t> tokens, std::s
 
 // By the tokens of a text, by those that calibration.hpp draws, or not at all.
 Expected<void> calibrate_for(ModelSource& source, const QuantizeOptions& o, Executor& executor) {
-  constexpr std::size_t window = 256, most = 4096;
+  constexpr std::size_t window = 256, most = 1024;
   const bool drawn = o.calibration == "drawn";
   if (o.calibration == "none" || (drawn && !takes_calibration(source))) return {};
   if (!takes_calibration(source))
