@@ -96,6 +96,10 @@ if [ -f "$model" ]; then
   done >"$work/out"
   "$pocket" generate --model "$model" --temperature 0 --max-tokens 40 --quiet "Why is the sky blue?" >"$work/twice" 2>&1
   cat "$work/twice" "$work/twice" | cmp -s - "$work/out" || { echo "FAILED: the package says:"; cat "$work/out"; failed=$((failed + 1)); }
+  # In groups of 64 its codes are quantised anew, by what a text brings before them.
+  expect 0 "30 layers" "$pocket" quantize "$model" --out "$work/text" --format w4_g64 --calibration "$2/README.md"
+  expect 2 "at least 256" "$pocket" quantize "$model" --out "$work/two" --format w4_g64 --calibration "$2/.clang-format"
+  expect 2 "nothing is quantised" "$pocket" quantize "$model" --out "$work/two" --calibration "$2/README.md"
   head -c 50000000 "$model" >"$work/cut.gguf"
   expect 1 "cut.gguf" "$pocket" inspect --model "$work/cut.gguf"
   printf 'My name is Anna.\nWhat is my name?\n' |
