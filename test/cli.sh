@@ -52,6 +52,11 @@ expect 0 "w8_g32" "$pocket" quantize "$hf" --out "$work/new/quantised" --format 
 [ "$sum" != "$(cksum <"$work/new/quantised/pocket.safetensors")" ] || { echo "FAILED: not replaced"; failed=$((failed + 1)); }
 expect 0 "3 layers" "$pocket" quantize "$hf" --out "$work/one" --threads 1
 [ "$sum" = "$(cksum <"$work/one/pocket.safetensors")" ] || { echo "FAILED: not the same bytes"; failed=$((failed + 1)); }
+expect 0 "3 layers" "$pocket" quantize "$hf" --out "$work/none" --calibration none
+[ "$sum" != "$(cksum <"$work/none/pocket.safetensors")" ] || { echo "FAILED: not calibrated"; failed=$((failed + 1)); }
+expect 1 "/nowhere" "$pocket" quantize "$hf" --out "$work/two" --calibration /nowhere
+expect 1 "tokenizer.json" "$pocket" quantize "$hf" --out "$work/two" --calibration "$2/README.md"
+expect 2 "nothing is quantised" "$pocket" quantize "$hf" --out "$work/two" --format w8_g32 --calibration "$2/README.md"
 expect 2 "a package already" "$pocket" quantize "$work/one" --out "$work/two"
 expect 1 "/nowhere" "$pocket" quantize /nowhere --out "$work/two"
 expect 2 "--out" "$pocket" quantize "$hf"
@@ -129,6 +134,10 @@ if [ -f "$model" ]; then
   done >"$work/out"
   "$pocket" generate --model "$model" --temperature 0 --max-tokens 40 --quiet "Why is the sky blue?" >"$work/twice" 2>&1
   cat "$work/twice" "$work/twice" | cmp -s - "$work/out" || { echo "FAILED: the package says:"; cat "$work/out"; failed=$((failed + 1)); }
+  # In groups of 64 its codes are quantised anew, by what a text brings before them.
+  expect 0 "30 layers" "$pocket" quantize "$model" --out "$work/text" --format w4_g64 --calibration "$2/README.md"
+  expect 2 "at least 256" "$pocket" quantize "$model" --out "$work/two" --format w4_g64 --calibration "$2/.clang-format"
+  expect 2 "nothing is quantised" "$pocket" quantize "$model" --out "$work/two" --calibration "$2/README.md"
   head -c 50000000 "$model" >"$work/cut.gguf"
   expect 1 "cut.gguf" "$pocket" inspect --model "$work/cut.gguf"
   printf 'My name is Anna.\nWhat is my name?\n' |

@@ -37,7 +37,7 @@ struct SynthesizeOptions {
 };
 
 struct QuantizeOptions {
-  std::string source, out, format = "auto";
+  std::string source, out, format = "auto", calibration = "drawn";
   unsigned threads = 0;
   bool force = false;
 };

@@ -83,7 +83,7 @@ int inspect(const RunOptions& options, bool as_json) {
   std::printf("weights        ");
   for (const auto& [format, bytes] : bytes_by_format(m)) std::printf("%s %s  ", format.c_str(), megabytes(bytes, text));
   std::printf("(all with norms %s)\n", megabytes(m.weight_bytes, text));
-  if (m.quantized_here) std::printf("               floats were quantised while loading\n");
+  if (m.quantized_here) std::printf("               quantised while loading\n");
   std::printf("text           %s\n", tokenizer && chat ? "tokenizer and chat template"
                                      : tokenizer       ? "tokenizer"
                                                        : "none");

@@ -58,6 +58,10 @@ CLI::App* add_quantize(CLI::App& app, QuantizeOptions& o) {
                    "of all matrices: w4_g64, w4_g32 or w8_g32; auto: 4 and 8 bit codes as they are, floats to w4_g64")
       ->check(CLI::IsMember({"auto", "w4_g64", "w4_g32", "w8_g32"}))
       ->capture_default_str();
+  command
+      ->add_option("--calibration", o.calibration,
+                   "what says which weights count: a text file (1024 of its tokens), drawn (256 random tokens) or none")
+      ->capture_default_str();
   command->add_option("--threads", o.threads, "default: one for each core")->check(CLI::Range(1, 1024));
   command->add_flag("--force", o.force, "replace a package that is there");
   return command;

@@ -1,9 +1,15 @@
 // pocket quantize: a package from a Hugging Face directory or a GGUF file.
+#include <cstddef>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common.hpp"
+#include "pocket/files/calibration.hpp"
 #include "pocket/files/gguf.hpp"
 #include "pocket/files/gguf_model.hpp"
 #include "pocket/files/gguf_tokenizer.hpp"
@@ -41,6 +47,44 @@ inline std::string formats_of(const ModelSource& source) {
   return text;
 }
 
+// Windows of `window` tokens, evenly spaced over the text, `most` tokens in all.
+inline std::vector<std::int32_t> spread(std::vector<std::int32_t> tokens, std::size_t window, std::size_t most) {
+  const std::size_t windows = tokens.size() / window, wanted = most / window;
+  if (windows <= wanted) return tokens;
+  std::vector<std::int32_t> some;
+  for (std::size_t i = 0; i < wanted; ++i) {
+    const auto from = tokens.begin() + static_cast<std::ptrdiff_t>(i * windows / wanted * window);
+    some.insert(some.end(), from, from + static_cast<std::ptrdiff_t>(window));
+  }
+  return some;
+}
+
+// By the tokens of a text, by those that calibration.hpp draws, or not at all.
+Expected<void> calibrate_for(ModelSource& source, const QuantizeOptions& o, Executor& executor) {
+  constexpr std::size_t window = 256, most = 1024;
+  const bool drawn = o.calibration == "drawn";
+  if (o.calibration == "none" || (drawn && !takes_calibration(source))) return {};
+  if (!takes_calibration(source))
+    return fail(Errc::invalid_argument, o.source + ": --calibration has nothing to do: nothing is quantised to 4 bits");
+  std::vector<std::int32_t> tokens;
+  if (!drawn) {
+    std::ifstream file(o.calibration, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    if (!file || text.empty()) return fail(Errc::io, o.calibration + ": cannot be read, or is empty");
+    POCKET_TRY(tokenizer, open_text(o.source));
+    POCKET_TRY(all, tokenizer.encode(text));
+    if (all.size() < window)
+      return fail(Errc::invalid_argument, o.calibration + ": is " + std::to_string(all.size()) +
+                                              " tokens long, at least " + std::to_string(window) + " are needed");
+    tokens = spread(std::move(all), window, most);
+  }
+  const ProgressLine line("calibrating");
+  return calibrate(source, executor, tokens, [&](std::size_t done, std::size_t total) {
+    line.show(done, total);
+    return !interrupted.load();
+  });
+}
+
 template <class WriteText>
 Expected<void> write(const ModelSource& source, const QuantizeOptions& o, Executor& executor, WriteText&& write_text) {
   std::error_code error;
@@ -67,12 +111,14 @@ Expected<void> write(const ModelSource& source, const QuantizeOptions& o, Execut
 Expected<void> quantize_directory(const QuantizeOptions& o, Executor& executor) {
   POCKET_TRY(directory, HfDirectory::open(o.source));
   POCKET_TRY(source, hf_source(directory, wanted_format(o.format)));
+  POCKET_CHECK(calibrate_for(source, o, executor));
   return write(source, o, executor, [&] { return copy_hf_text(o.source, o.out, o.force); });
 }
 
 Expected<void> quantize_gguf(const QuantizeOptions& o, Executor& executor) {
   POCKET_TRY(file, GgufFile::open(o.source));
   POCKET_TRY(source, gguf_source(file, wanted_format(o.format)));
+  POCKET_CHECK(calibrate_for(source, o, executor));
   return write(source, o, executor, [&]() -> Expected<void> {
     if (!has_gguf_text(file)) return {};
     POCKET_TRY(tokenizer, tokenizer_data(file));

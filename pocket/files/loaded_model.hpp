@@ -44,6 +44,9 @@ struct LoadOptions {
   std::optional<WeightFormat> format;  // of all matrices; empty: the one that is exact, or w4_g64 for floats
   std::span<std::byte> memory;         // for the weights, 64-byte aligned, weight_bytes(source) long; empty: allocated
   Progress progress;
+  // open_model only: what is quantised, by the columns that count (calibration.hpp). For the while that takes the
+  // memory of the model in 8 bits and of a session.
+  bool calibrate = true;
 };
 
 namespace detail {

@@ -128,6 +128,7 @@ struct SourceMatrix {
   std::size_t head_dim = 0;
   WeightFormat format = WeightFormat::w4_g64;  // that it is packed in
   bool exact = false;                          // packed without loss; else quantised from its values
+  std::vector<float> importance;               // of errors in each of the k columns (quant/quantize.hpp); empty: alike
 
   // A row of one of the parts.
   struct Row {
@@ -169,7 +170,8 @@ struct SourceMatrix {
         continue;
       }
       t.read(from.row, floats);
-      if (auto done = quantize_rows({floats, 1, k, k}, block, r); !done)
+      if (auto done = quantize_rows({floats, 1, k, k}, block, r, importance.empty() ? nullptr : importance.data());
+          !done)
         return fail(Errc::unsupported, t.place() + ": row " + std::to_string(from.row) + ": " + done.error().message);
     }
     pack_block(block, out);

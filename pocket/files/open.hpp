@@ -21,6 +21,7 @@
 #include "../core/status.hpp"
 #include "../text/chat_template.hpp"
 #include "../text/tokenizer.hpp"
+#include "calibration.hpp"
 #include "gguf.hpp"
 #include "gguf_model.hpp"
 #include "gguf_tokenizer.hpp"
@@ -50,13 +51,30 @@ inline Expected<ModelKind> model_kind(const std::string& path) {
                                      " (a package) nor config.json (a Hugging Face directory)");
 }
 
+namespace detail {
+
+inline Expected<LoadedModel> load_calibrated(ModelSource source, Executor& executor, const LoadOptions& options) {
+  const auto nothing_yet = [&](std::size_t, std::size_t) {
+    return !options.progress || options.progress(0, weight_bytes(source));
+  };
+  if (options.calibrate) POCKET_CHECK(calibrate(source, executor, {}, nothing_yet));
+  return load_model(source, executor, options);
+}
+
+}  // namespace detail
+
 // A package is mapped and ready at once; anything else is packed into memory on the executor's threads.
 inline Expected<LoadedModel> open_model(const std::string& path, Executor& executor, const LoadOptions& options = {}) {
   POCKET_TRY(kind, model_kind(path));
   if (kind == ModelKind::package) return open_package(path);
-  if (kind == ModelKind::hugging_face) return load_hf(path, executor, options);
+  if (kind == ModelKind::hugging_face) {
+    POCKET_TRY(directory, HfDirectory::open(path));
+    POCKET_TRY(source, hf_source(directory, options.format));
+    return detail::load_calibrated(std::move(source), executor, options);
+  }
   POCKET_TRY(file, GgufFile::open(path));
-  return load_gguf(file, executor, options);
+  POCKET_TRY(source, gguf_source(file, options.format));
+  return detail::load_calibrated(std::move(source), executor, options);
 }
 
 // Text to tokens and back, as the model was trained.

@@ -129,21 +129,26 @@ inline void dequantize_row(const PackedMatrix& w, std::size_t row, float* out) n
 }
 
 // Quantises rows of floats into the rows of `block` from `first` on: rows.cols = k, first + rows.rows <= 16.
-inline Expected<void> quantize_rows(MatrixView<const float> rows, RowBlock& block, std::size_t first = 0) {
+// importance: null, or one value for each column (quantize.hpp).
+inline Expected<void> quantize_rows(MatrixView<const float> rows, RowBlock& block, std::size_t first = 0,
+                                    const float* importance = nullptr) {
   return with_format(block.format(), [&](auto format) -> Expected<void> {
     using F = decltype(format);
     for (std::size_t r = 0; r < rows.rows; ++r)
       for (std::size_t g = 0; g * F::group < rows.cols; ++g) {
         const std::size_t k0 = g * F::group, left = rows.cols - k0;
         POCKET_CHECK(quantize_group<F>(rows.row(r) + k0, left < F::group ? left : F::group, block.codes(first + r) + k0,
-                                       block.scales(first + r)[g], block.minima(first + r)[g]));
+                                       block.scales(first + r)[g], block.minima(first + r)[g],
+                                       importance == nullptr ? nullptr : importance + k0));
       }
     return {};
   });
 }
 
 // Quantises and packs a float matrix w[n, k]. `out` is 64-byte aligned and holds packed_bytes(format, n, k).
-inline Expected<PackedMatrix> pack(MatrixView<const float> w, WeightFormat format, std::span<std::byte> out) {
+// importance: null, or importance[k] (quantize.hpp).
+inline Expected<PackedMatrix> pack(MatrixView<const float> w, WeightFormat format, std::span<std::byte> out,
+                                   const float* importance = nullptr) {
   if (w.rows == 0 || w.cols == 0 || w.stride < w.cols)
     return fail(Errc::invalid_argument,
                 "pack: a matrix of " + number(w.rows) + " x " + number(w.cols) + " with stride " + number(w.stride));
@@ -156,7 +161,7 @@ inline Expected<PackedMatrix> pack(MatrixView<const float> w, WeightFormat forma
   for (std::size_t n0 = 0; n0 < w.rows; n0 += tile_rows) {
     const std::size_t rows = w.rows - n0 < tile_rows ? w.rows - n0 : tile_rows;
     block.clear();
-    POCKET_CHECK(quantize_rows({w.row(n0), rows, w.cols, w.stride}, block));
+    POCKET_CHECK(quantize_rows({w.row(n0), rows, w.cols, w.stride}, block, 0, importance));
     pack_block(block, out.data() + n0 / tile_rows * packed.block_bytes());
   }
   return packed;
