@@ -8,7 +8,8 @@
 //   join_rows<Form, Token>(sums, low, high)               the int32 sums of one token
 // No include guard.
 
-// Scales and shifted minima of eight rows.
+// Scales and shifted minima of eight rows: of a tile's rows 0..7 where `half` is 0, of rows 8..15 where it is 16, the
+// bytes between their scales.
 struct EightScales {
   float32x4_t s[2], m[2];
 };
@@ -16,9 +17,9 @@ template <class Format>
 POCKET_ALWAYS_INLINE EightScales load_eight_scales(const std::byte* tile, std::size_t g, std::size_t half,
                                                    float32x4_t minus_offset) {
   EightScales w;
-  load_f16(tile + Format::scales_offset(g) + half * 16, w.s[0], w.s[1]);
+  load_f16(tile + Format::scales_offset(g) + half, w.s[0], w.s[1]);
   if constexpr (Format::has_minimum) {
-    load_f16(tile + Format::minima_offset(g) + half * 16, w.m[0], w.m[1]);
+    load_f16(tile + Format::minima_offset(g) + half, w.m[0], w.m[1]);
     w.m[0] = vfmaq_f32(w.m[0], minus_offset, w.s[0]);
     w.m[1] = vfmaq_f32(w.m[1], minus_offset, w.s[1]);
   }
@@ -43,7 +44,7 @@ POCKET_ALWAYS_INLINE void accumulate_rows(const EightRows& sums, const EightScal
   acc[0] = x;
   acc[1] = y;
 }
-// Eight rows (half 0 or 1 of the tile) x group G, all tokens. group: the first token's scales, of which those of the
+// Eight rows (see EightScales) x group G, all tokens. group: the first token's scales, of which those of the
 // next lie k_tiles further.
 template <class Format, class Form, std::size_t G, std::size_t Tokens>
 POCKET_ALWAYS_INLINE void add_group_of_rows(const std::byte* tile, std::size_t half, const Staged<Form>& staged,
@@ -51,7 +52,7 @@ POCKET_ALWAYS_INLINE void add_group_of_rows(const std::byte* tile, std::size_t h
                                             float32x4_t (&acc)[Tokens][2]) {
   constexpr std::size_t blocks = 4 / Format::groups;  // of sixteen columns, in one group
   asm volatile("" ::: "memory");                      // no activations loaded earlier, to be kept in memory again
-  const std::byte* codes = tile + Format::codes_offset + half * codes_at<Format>(0, 4);
+  const std::byte* codes = tile + Format::codes_offset + half * (codes_at<Format>(0, 4) / 16);
   EightRows sums;
   add_columns<Format, Form>(sums, codes, G * blocks, staged);
   add_columns<Format, Form>(sums, codes, G * blocks + 1, staged);
@@ -99,7 +100,8 @@ POCKET_NOINLINE std::size_t many_tokens(const Matmul& p, std::size_t block_begin
         const std::byte* of_block = tile;
         auto* sum = acc;
         for (std::size_t b = 0; b < row_blocks; ++b, of_block += k_tiles * Format::bytes)
-          for (std::size_t half = 0; half < 2; ++half, ++sum) {
+          for (std::size_t half = 0; half < 32; half += 16, ++sum) {
+            asm("" : "+r"(half));  // clang would count by a flag, and shift
             add_group_of_rows<Format, Form, 0>(of_block, half, staged, group, k_tiles, minus_offset, *sum);
             if constexpr (Format::groups == 2)
               add_group_of_rows<Format, Form, 1>(of_block, half, staged, group, k_tiles, minus_offset, *sum);
