@@ -52,6 +52,8 @@ struct Dot {
 // after the primitives
 #include "body/exp.inl"
 // before attention
+#include "body/attention_rows.inl"
+// after its loops
 #include "body/attention.inl"
 #include "body/matmul.inl"
 // before many tokens

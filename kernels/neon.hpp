@@ -74,6 +74,8 @@ using Method = Repeated<Dot<Format::bits>, Form, std::is_same_v<Form, A8> ? 8 : 
 // after the primitives
 #include "body/exp.inl"
 // before attention
+#include "body/neon_attention.inl"
+// after its loops
 #include "body/attention.inl"
 #include "body/matmul.inl"
 

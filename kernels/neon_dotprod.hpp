@@ -189,6 +189,8 @@ POCKET_ALWAYS_INLINE void join_rows(const EightRows& sums, int32x4_t& low, int32
 // after the primitives
 #include "body/exp.inl"
 // before attention
+#include "body/neon_attention.inl"
+// after its loops
 #include "body/attention.inl"
 #include "body/matmul.inl"
 // before many tokens

@@ -234,6 +234,8 @@ POCKET_ALWAYS_INLINE void prepare_group(const float* a, std::int8_t* codes, Grou
 
 #include "body/exp.inl"
 // before attention
+#include "body/attention_rows.inl"
+// after its loops
 #include "body/attention.inl"
 #include "body/matmul.inl"
 // before many tokens

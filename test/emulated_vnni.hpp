@@ -50,6 +50,8 @@ struct Dot {
 // after the primitives
 #include "../kernels/body/exp.inl"
 // before attention
+#include "../kernels/body/attention_rows.inl"
+// after its loops
 #include "../kernels/body/attention.inl"
 #include "../kernels/body/matmul.inl"
 // before many tokens
@@ -107,6 +109,8 @@ struct Dot {
 // after the primitives
 #include "../kernels/body/exp.inl"
 // before attention
+#include "../kernels/body/attention_rows.inl"
+// after its loops
 #include "../kernels/body/attention.inl"
 #include "../kernels/body/matmul.inl"
 // before many tokens

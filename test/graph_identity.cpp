@@ -27,17 +27,18 @@ using Session = Transformer<RuntimeSpec>;
 namespace {
 
 // Small, and uneven in every dimension: seven query heads a KV head (4 + 3 in the kernels), columns that do not fill a
-// tile, outputs that do not fill a row block. Long enough for two boundaries of attention chunks (256 positions).
+// tile, outputs that do not fill a row block. Long enough for two boundaries of attention chunks (256 positions), or
+// for one where floating point is emulated.
 struct SmallSpec {
   static constexpr std::size_t layers = 2, hidden = 80, heads = 14, kv_heads = 2, head_dim = 16, ffn = 144, vocab = 131,
                                positions = 1024;
   static constexpr bool qk_norm = true;
 };
-constexpr std::size_t length = 514;
+constexpr std::size_t length = emulated ? 270 : 514;
 
-// Under a sanitizer fewer of the many repetitions; every kind of check remains.
+// Where all is slow, fewer of the many repetitions; every kind of check remains.
 std::vector<unsigned> thread_counts() {
-  return sanitized ? std::vector<unsigned>{1, 3} : std::vector<unsigned>{1, 2, 7, 16};
+  return slow ? std::vector<unsigned>{1, 3} : std::vector<unsigned>{1, 2, 7, 16};
 }
 
 const RandomModel& model() {
@@ -100,8 +101,10 @@ const std::vector<std::unique_ptr<Baseline>>& baselines() {
   static const auto all = [] {
     std::vector<std::unique_ptr<Baseline>> list;
     for (const Kernels* kernels : runnable_kernels())
-      for (const ActivationForm form : {ActivationForm::a16, ActivationForm::a8})
+      for (const ActivationForm form : {ActivationForm::a16, ActivationForm::a8}) {
+        if (emulated && kernels != value(best_kernels())) break;  // each emulated processor tests its best
         list.push_back(std::make_unique<Baseline>(kernels, form));
+      }
     return list;
   }();
   return all;
@@ -151,7 +154,7 @@ TEST_CASE("rows differ from each other, and the two activation forms differ: the
   REQUIRE(baselines().size() >= 2);
   const Baseline& b = *baselines().front();
   CHECK_FALSE(same(b.row(5), b.row(6)));
-  CHECK_FALSE(same(b.row(300), baselines()[1]->row(300)));
+  CHECK_FALSE(same(b.row(200), baselines()[1]->row(200)));
 }
 
 TEST_CASE("prefill in steps of any size gives the same bits, for 1 to 16 threads") {
@@ -159,8 +162,8 @@ TEST_CASE("prefill in steps of any size gives the same bits, for 1 to 16 threads
     const auto pool = value(ThreadPool::create(threads));
     for (const auto& b : baselines()) {
       CAPTURE(threads, b->kernels()->name, name_of(b->form()));
-      for (const std::size_t batch : {7u, 256u, 514u})
-        check_prefill(*b, *pool, batch, threads == 1 && batch == 256 && !sanitized ? length : 270);
+      for (const std::size_t batch : {std::size_t{7}, std::size_t{256}, length})
+        check_prefill(*b, *pool, batch, threads == 1 && batch == 256 && !slow ? length : 270);
     }
   }
 }
@@ -169,7 +172,7 @@ TEST_CASE("steps of one token and decoding give the same bits, for 1 to 16 threa
   SerialExecutor serial;
   for (const auto& b : baselines()) {
     CAPTURE(b->kernels()->name, name_of(b->form()));
-    check_prefill(*b, serial, 1, sanitized ? 40 : length);
+    check_prefill(*b, serial, 1, slow ? 40 : length);
   }
   for (const unsigned threads : thread_counts()) {
     const auto pool = value(ThreadPool::create(threads));
@@ -177,7 +180,7 @@ TEST_CASE("steps of one token and decoding give the same bits, for 1 to 16 threa
       CAPTURE(threads, b->kernels()->name, name_of(b->form()));
       check_decode(*b, *pool, 0, 20);
       check_decode(*b, *pool, 250, 260);
-      check_decode(*b, *pool, 509, length);
+      check_decode(*b, *pool, length - 5, length);
     }
   }
 }
@@ -186,7 +189,7 @@ TEST_CASE("prompts and contexts that end around an attention chunk") {
   const auto pool = value(ThreadPool::create(2));
   for (const auto& b : baselines())
     for (const std::size_t n : {1u, 2u, 17u, 255u, 256u, 257u, 511u, 512u, 513u}) {
-      if (sanitized && n > 257) break;
+      if (slow && n > 257) break;
       CAPTURE(n, b->kernels()->name, name_of(b->form()));
       auto session = b->make(*pool, n, 100);
       REQUIRE(session.forward(part(0, n)));
@@ -199,14 +202,16 @@ TEST_CASE("several calls of uneven size, verification of several tokens, rewindi
   for (const auto& b : baselines()) {
     CAPTURE(b->kernels()->name, name_of(b->form()));
     auto session = b->make(*pool, length, 32, 8);
-    for (const std::size_t n : {250u, 1u, 8u, 3u, 100u, 149u, 2u, 1u}) {
+    for (const std::size_t n : {250u, 1u, 8u, 3u, 5u, 95u, 149u, 2u, 1u}) {
+      if (session.position() + n > length) break;
       const std::size_t rows = n < 8 ? n : 8;
       REQUIRE(session.forward(part(session.position(), n), rows));
       CHECK(b->matches(session, rows));
     }
-    REQUIRE(session.position() == length);
+    REQUIRE(session.position() + 3 >= length);
     // Other tokens over the old ones, as after rejected proposals, must leave no trace.
     for (const std::size_t back : {512u, 257u, 256u, 0u}) {
+      if (back > length) continue;
       REQUIRE(session.rewind(back));
       const std::size_t wrong = length - back < 40 ? length - back : 40;
       REQUIRE(session.forward(std::vector<std::int32_t>(wrong, 5)));
@@ -258,8 +263,8 @@ TEST_CASE("sessions side by side share the weights, and may share a pool") {
         Executor& executor = one_pool ? static_cast<Executor&>(*pool) : own;
         const SessionShape shape{.context = length, .batch = batch, .activations = b->form()};
         auto session = Session::create(model().spec(), model().weights(), shape, {&executor, b->kernels(), {}});
-        bool good = session && session->forward(part(0, 300)) && b->matches(*session);
-        for (std::size_t i = 300; good && i < 330; ++i) good = session->forward(part(i, 1)) && b->matches(*session);
+        bool good = session && session->forward(part(0, 240)) && b->matches(*session);
+        for (std::size_t i = 240; good && i < 270; ++i) good = session->forward(part(i, 1)) && b->matches(*session);
         right += good ? 1 : 0;
       };
       std::thread first(work, 31), second(work, 128);

@@ -13,7 +13,8 @@
 
 namespace test {
 
-// Sanitizers make these tests some ten times slower: they then do the same with fewer repetitions and shorter prompts.
+// Sanitizers and emulated processors make these tests some ten times slower: they then do the same with fewer
+// repetitions and shorter prompts.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool sanitized = true;
 #elif defined(__has_feature)
@@ -21,6 +22,12 @@ inline constexpr bool sanitized = __has_feature(address_sanitizer) || __has_feat
 #else
 inline constexpr bool sanitized = false;
 #endif
+#ifdef POCKET_TEST_EMULATED
+inline constexpr bool emulated = true;
+#else
+inline constexpr bool emulated = false;
+#endif
+inline constexpr bool slow = sanitized || emulated;
 
 // xorshift64*: the same numbers everywhere, unlike the standard distributions.
 class Random {

@@ -38,6 +38,10 @@ CASES = [
     ('8 tokens, A16', 'neon_i8mm', 'matmul', 'w4_g64', 'a16', 8, 256, 896, 'MAC', None, None),
     ('decode A8, w4_g32', 'neon_dotprod', 'matmul', 'w4_g32', 'a8', 1, 256, 896, 'weight', None, None),
     ('decode A8, w8_g32', 'neon_dotprod', 'matmul', 'w8_g32', 'a8', 1, 256, 896, 'weight', None, None),
+    ('8 tokens, A8, w4_g32', 'neon_dotprod', 'matmul', 'w4_g32', 'a8', 8, 256, 896, 'MAC', None, None),
+    ('8 tokens, A8, w4_g32', 'neon_i8mm', 'matmul', 'w4_g32', 'a8', 8, 256, 896, 'MAC', None, None),
+    ('8 tokens, A8, w8_g32', 'neon_dotprod', 'matmul', 'w8_g32', 'a8', 8, 256, 896, 'MAC', None, None),
+    ('8 tokens, A8, w8_g32', 'neon_i8mm', 'matmul', 'w8_g32', 'a8', 8, 256, 896, 'MAC', None, None),
     ('activations to A8', 'neon', 'prepare', 'w4_g64', 'a8', 4, 0, 896, 'element', 4, 'pack'),
     ('activations to A16', 'neon', 'prepare', 'w4_g64', 'a16', 4, 0, 896, 'element', 4, 'pack'),
     # per multiply-add, of which a position needs head_dim for its score and head_dim for its value
