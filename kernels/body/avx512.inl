@@ -4,9 +4,8 @@
 
 // matmul.inl, many_tokens.inl. Sixteen registers of sums hide the dot instruction's latency (5 cycles, two ports), and
 // each load of activations serves two of them: with a load for each dot instruction the loads set the pace (Emerald
-// Rapids). Two streams, far apart, hide each other's waits at a page's end (one token, one thread: a tenth faster on
-// Skylake-X, a seventh on Emerald Rapids).
-inline constexpr std::size_t streams_at_once = 2, blocks_at_once = 2;
+// Rapids). Streams: see avx2.inl.
+inline constexpr std::size_t streams_at_once = 4, blocks_at_once = 2;
 template <class Form>
 inline constexpr std::size_t fewest_unpacked = 9;
 template <class Format, class Form>
