@@ -9,9 +9,12 @@
 // out-of-order window (Emerald Rapids: one token 6 % faster with four than with two, eight no faster).
 inline constexpr std::size_t streams_at_once = 4, blocks_at_once = 1;
 template <class Form>
-inline constexpr std::size_t fewest_unpacked = 1 + 4 / Form::bytes_per_code;
+inline constexpr std::size_t fewest_unpacked = 6 - Form::bytes_per_code;  // 4, 5
 template <class Format, class Form>
 inline constexpr std::size_t tokens_at_once = Format::bits == 4 && Format::groups == 1 ? 2 / Form::bytes_per_code : 1;
+template <class Format, class Form>
+inline constexpr std::size_t tokens_from_tiles =
+    Format::bits == 4 && Format::groups == 1 ? 4 / Form::bytes_per_code : 1;
 inline constexpr std::size_t heads_at_once = 4, rows_at_once = 1;  // attention.inl: eight registers of sums
 
 struct Rows {

@@ -10,6 +10,8 @@ template <class Form>
 inline constexpr std::size_t fewest_unpacked = 9;
 template <class Format, class Form>
 inline constexpr std::size_t tokens_at_once = Format::bits == 4 ? 8 / Form::bytes_per_code : 1;
+template <class Format, class Form>
+inline constexpr std::size_t tokens_from_tiles = tokens_at_once<Format, Form>;
 inline constexpr std::size_t heads_at_once = 7, rows_at_once = 2;  // attention.inl: fourteen registers of sums
 
 struct Rows {

@@ -5,7 +5,7 @@
 //   dot_packed<Format, Form>(codes, activation codes, stride, RowsI (&sum)[T][groups])
 //                            a tile as it lies against T tokens, whose codes are `stride` bytes apart; sums complete in
 //                            int32
-//   tokens_at_once<Format, Form>   the largest T, a power of two
+//   tokens_from_tiles<Format, Form>   the largest T, a power of two
 //   streams_at_once          in so many places in turn the weights are read where the tokens are few
 // and followed by a definition of many_tokens. No include guard: it is meant to be included several times.
 
@@ -94,7 +94,7 @@ POCKET_NOINLINE void from_tiles(const Matmul& p, std::size_t token, float* y, st
 
 // All tokens from `token` on against the row blocks of `streams` ranges, T at a time, what is left over by half as
 // many.
-template <class Format, class Form, std::size_t T = tokens_at_once<Format, Form>>
+template <class Format, class Form, std::size_t T = tokens_from_tiles<Format, Form>>
 void in_passes(const Matmul& p, std::size_t token, float* y, std::size_t begin, std::size_t end, std::size_t apart,
                std::size_t streams) {
   for (; token + T <= p.a.m; token += T) from_tiles<Format, Form, T>(p, token, y, begin, end, apart, streams);
@@ -106,7 +106,7 @@ void in_passes(const Matmul& p, std::size_t token, float* y, std::size_t begin, 
 template <class Format, class Form>
 void few_tokens(const Matmul& p, std::size_t begin, std::size_t end, float* y, std::size_t token) {
   const std::size_t left = p.a.m - token;
-  const bool one_pass = left <= tokens_at_once<Format, Form> && (left & (left - 1)) == 0;
+  const bool one_pass = left <= tokens_from_tiles<Format, Form> && (left & (left - 1)) == 0;
   for (std::size_t streams = streams_at_once; begin < end; streams = end - begin) {
     const std::size_t apart = (end - begin) / streams, step = one_pass ? apart : 1;
     for (std::size_t i = 0; i < apart; i += step)
