@@ -31,6 +31,8 @@ template <class Form>
 inline constexpr std::size_t fewest_unpacked = 2;
 template <class Format, class Form>
 inline constexpr std::size_t tokens_at_once = 1;
+template <class Format, class Form>
+inline constexpr std::size_t tokens_from_tiles = 1;
 
 // Kept in memory, since a vector's length may be unknown to the compiler.
 struct Rows {

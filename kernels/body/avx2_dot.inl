@@ -96,12 +96,67 @@ POCKET_ALWAYS_INLINE void dot_group(const Source& source, const std::int8_t* a, 
   add_group<Blocks>(sums, source, a, 0, b);
   join_parts<0>(sums, sum);
 }
-// One token, or two with 8-bit activations and one group a tile.
+// Four planes against half the tile's rows, one group: two tokens with 16-bit activations, four with 8-bit ones. The
+// codes are unpacked once; the activations, too many for the registers, are loaded again for each.
+struct FourPlanes {
+  __m256i part[2][4];  // four rows each
+};
+template <class Form>
+POCKET_ALWAYS_INLINE const std::int8_t* plane_of(const std::int8_t* a, std::size_t stride, std::size_t plane) {
+  return a + plane / Form::bytes_per_code * stride + plane % Form::bytes_per_code * 8;
+}
+template <bool First, class Form, std::size_t Plane>
+POCKET_ALWAYS_INLINE void add_plane(__m256i& sums, __m256i low, __m256i high, const std::int8_t* a,
+                                    std::size_t stride) {
+  const std::int8_t* p = plane_of<Form>(a, stride, Plane);
+  add_products<First>(sums, low, high, broadcast_64(p), broadcast_64(p + 8 * Form::bytes_per_code));
+}
+template <bool First, class Form, class Source>
+POCKET_ALWAYS_INLINE void add_four(__m256i (&part)[4], const Source& source, const std::int8_t* a, std::size_t stride,
+                                   std::size_t b, std::size_t i) {
+  __m256i low, high;
+  source.get(b, i, low, high);
+  a += b * 16 * Form::bytes_per_code;
+  add_plane<First, Form, 0>(part[0], low, high, a, stride);
+  add_plane<First, Form, 1>(part[1], low, high, a, stride);
+  add_plane<First, Form, 2>(part[2], low, high, a, stride);
+  add_plane<First, Form, 3>(part[3], low, high, a, stride);
+}
+template <class Form, std::size_t Token>
+POCKET_ALWAYS_INLINE __m256i join_four(const FourPlanes& sums) {
+  if constexpr (Form::bytes_per_code == 2)
+    return add_pairs(Dot::total(sums.part[0][2 * Token], sums.part[0][2 * Token + 1]),
+                     Dot::total(sums.part[1][2 * Token], sums.part[1][2 * Token + 1]));
+  else
+    return add_pairs(Dot::total(sums.part[0][Token]), Dot::total(sums.part[1][Token]));
+}
+template <std::size_t Half, class Form, class Source, std::size_t T>
+POCKET_ALWAYS_INLINE void dot_half(const Source& source, const std::int8_t* a, std::size_t stride, RowsI (&sum)[T][1]) {
+  FourPlanes s;
+  add_four<true, Form>(s.part[0], source, a, stride, 0, 2 * Half);
+  add_four<true, Form>(s.part[1], source, a, stride, 0, 2 * Half + 1);
+  add_four<false, Form>(s.part[0], source, a, stride, 1, 2 * Half);
+  add_four<false, Form>(s.part[1], source, a, stride, 1, 2 * Half + 1);
+  add_four<false, Form>(s.part[0], source, a, stride, 2, 2 * Half);
+  add_four<false, Form>(s.part[1], source, a, stride, 2, 2 * Half + 1);
+  add_four<false, Form>(s.part[0], source, a, stride, 3, 2 * Half);
+  add_four<false, Form>(s.part[1], source, a, stride, 3, 2 * Half + 1);
+  sum[0][0].v[Half] = join_four<Form, 0>(s);
+  sum[1][0].v[Half] = join_four<Form, 1>(s);
+  if constexpr (T == 4) {
+    sum[2][0].v[Half] = join_four<Form, 2>(s);
+    sum[3][0].v[Half] = join_four<Form, 3>(s);
+  }
+}
+// One token; where a tile has one group, two, or four with 8-bit activations.
 template <class Format, class Form, class Source, std::size_t T>
 POCKET_ALWAYS_INLINE void dot_tokens(const Source& source, const std::int8_t* a, std::size_t stride,
                                      RowsI (&sum)[T][Format::groups]) {
-  if constexpr (T == 2) {
-    static_assert(Form::bytes_per_code == 1 && Format::groups == 1);
+  static_assert(T == 1 || Format::groups == 1);
+  if constexpr (T * Form::bytes_per_code == 4) {
+    dot_half<0, Form>(source, a, stride, sum);
+    dot_half<1, Form>(source, a, stride, sum);
+  } else if constexpr (T == 2) {
     GroupSums<A8Pair> sums;
     add_group<4>(sums, source, a, stride, 0);
     join_parts<0>(sums, sum[0][0]);

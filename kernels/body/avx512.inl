@@ -4,13 +4,14 @@
 
 // matmul.inl, many_tokens.inl. Sixteen registers of sums hide the dot instruction's latency (5 cycles, two ports), and
 // each load of activations serves two of them: with a load for each dot instruction the loads set the pace (Emerald
-// Rapids). Two streams, far apart, hide each other's waits at a page's end (one token, one thread: a tenth faster on
-// Skylake-X, a seventh on Emerald Rapids).
-inline constexpr std::size_t streams_at_once = 2, blocks_at_once = 2;
+// Rapids). Streams: see avx2.inl.
+inline constexpr std::size_t streams_at_once = 4, blocks_at_once = 2;
 template <class Form>
 inline constexpr std::size_t fewest_unpacked = 9;
 template <class Format, class Form>
 inline constexpr std::size_t tokens_at_once = Format::bits == 4 ? 8 / Form::bytes_per_code : 1;
+template <class Format, class Form>
+inline constexpr std::size_t tokens_from_tiles = tokens_at_once<Format, Form>;
 inline constexpr std::size_t heads_at_once = 7, rows_at_once = 2;  // attention.inl: fourteen registers of sums
 
 struct Rows {

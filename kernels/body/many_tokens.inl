@@ -78,6 +78,6 @@ std::size_t many_tokens(const Matmul& p, std::size_t block_begin, std::size_t bl
       end = p.a.m - begin < token_block ? p.a.m : begin + token_block;
       unpacked_blocks<Format, Form, blocks_at_once>(p, block, begin, end, y);
     }
-  for (; block < block_end; ++block, y += tile_rows) few_tokens<Format, Form>(p, block, y, 0);
+  for (; block < block_end; ++block, y += tile_rows) few_tokens<Format, Form>(p, block, block + 1, y, 0);
   return p.a.m;
 }

@@ -5,8 +5,8 @@
 //   dot_packed<Format, Form>(codes, activation codes, stride, RowsI (&sum)[T][groups])
 //                            a tile as it lies against T tokens, whose codes are `stride` bytes apart; sums complete in
 //                            int32
-//   tokens_at_once<Format, Form>   the largest T, a power of two
-//   streams_at_once          1, or 2 where one token's product is faster reading two places in turn
+//   tokens_from_tiles<Format, Form>   the largest T, a power of two
+//   streams_at_once          in so many places in turn the weights are read where the tokens are few
 // and followed by a definition of many_tokens. No include guard: it is meant to be included several times.
 
 // Scales and shifted minima of one tile, as floats.
@@ -56,27 +56,26 @@ POCKET_ALWAYS_INLINE void prefetch(const std::byte* tile) {
 }
 inline constexpr std::size_t prefetch_ahead = 4096;  // bytes of one stream: a memory latency (115 ns) at 35 GB/s
 
-// T tokens from `token` on, straight from the tiles: row block b of `Streams` ranges side by side, which begin `apart`
-// blocks from each other; b from begin to end. Each range is one sequential stream.
-template <class Format, class Form, std::size_t T, std::size_t Streams>
+// T tokens from `token` on, straight from the tiles: row block b of `streams` ranges side by side, at most
+// streams_at_once, which begin `apart` blocks from each other; b from begin to end. Each range is a sequential stream.
+template <class Format, class Form, std::size_t T>
 POCKET_NOINLINE void from_tiles(const Matmul& p, std::size_t token, float* y, std::size_t begin, std::size_t end,
-                                std::size_t apart) {
+                                std::size_t apart, std::size_t streams) {
+  if constexpr (streams_at_once == 1) streams = 1;  // the sums are in registers then
   const std::size_t k_tiles = p.w.k_tiles(), next = apart * k_tiles * Format::bytes, stride = p.a.code_stride();
   const Rows minus_offset = broadcast(-p.w.offset);
   const std::byte* tile = p.w.tiles + begin * k_tiles * Format::bytes;
   for (std::size_t block = begin; block < end; ++block, y += tile_rows) {
-    Rows acc[Streams][T];
-#pragma GCC unroll 2
-    for (std::size_t s = 0; s < Streams; ++s)
+    Rows acc[streams_at_once][T];
+    for (std::size_t s = 0; s < streams; ++s)
 #pragma GCC unroll 8
       for (std::size_t i = 0; i < T; ++i) acc[s][i] = zero();
     const std::int8_t* codes = p.a.codes + token * stride;
     const GroupScale* group = p.a.scales + token * k_tiles;
     for (std::size_t kt = 0; kt < k_tiles;
          ++kt, tile += Format::bytes, codes += tile_cols * Form::bytes_per_code, ++group) {
-#pragma GCC unroll 2
-      for (std::size_t s = 0; s < Streams; ++s) {
-        const std::byte* t = tile + s * next;
+      const std::byte* t = tile;
+      for (std::size_t s = 0; s < streams; ++s, t += next) {
         prefetch<Format, 3>(t + prefetch_ahead);
         RowsI sum[T][Format::groups];
         dot_packed<Format, Form>(t + Format::codes_offset, codes, stride, sum);
@@ -85,8 +84,7 @@ POCKET_NOINLINE void from_tiles(const Matmul& p, std::size_t token, float* y, st
         for (std::size_t i = 0; i < T; ++i) accumulate<Format>(acc[s][i], sum[i], scales, group[i * k_tiles]);
       }
     }
-#pragma GCC unroll 2
-    for (std::size_t s = 0; s < Streams; ++s)
+    for (std::size_t s = 0; s < streams; ++s)
 #pragma GCC unroll 8
       for (std::size_t i = 0; i < T; ++i)
         store_outputs(y + (token + i) * p.y_stride + s * apart * tile_rows, acc[s][i], p.add,
@@ -94,25 +92,30 @@ POCKET_NOINLINE void from_tiles(const Matmul& p, std::size_t token, float* y, st
   }
 }
 
-// One token.
-template <class Format, class Form>
-void gemv(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
-  std::size_t rest = block_begin;
-  if constexpr (streams_at_once > 1) {
-    const std::size_t apart = (block_end - block_begin) / streams_at_once;
-    if (apart > 0) from_tiles<Format, Form, 1, streams_at_once>(p, 0, p.y, block_begin, block_begin + apart, apart);
-    rest += apart * streams_at_once;
-  }
-  if (rest < block_end)
-    from_tiles<Format, Form, 1, 1>(p, 0, p.y + (rest - block_begin) * tile_rows, rest, block_end, 0);
+// All tokens from `token` on against the row blocks of `streams` ranges, T at a time, what is left over by half as
+// many.
+template <class Format, class Form, std::size_t T = tokens_from_tiles<Format, Form>>
+void in_passes(const Matmul& p, std::size_t token, float* y, std::size_t begin, std::size_t end, std::size_t apart,
+               std::size_t streams) {
+  for (; token + T <= p.a.m; token += T) from_tiles<Format, Form, T>(p, token, y, begin, end, apart, streams);
+  if constexpr (T > 1) in_passes<Format, Form, T / 2>(p, token, y, begin, end, apart, streams);
 }
 
-// All tokens from `token` on against one row block, T at a time, what is left over by half as many. The block stays in
-// the first-level cache, or in the second.
-template <class Format, class Form, std::size_t T = tokens_at_once<Format, Form>>
-void few_tokens(const Matmul& p, std::size_t block, float* y, std::size_t token) {
-  for (; token + T <= p.a.m; token += T) from_tiles<Format, Form, T, 1>(p, token, y, block, block + 1, 0);
-  if constexpr (T > 1) few_tokens<Format, Form, T / 2>(p, block, y, token);
+// All tokens from `token` on against the row blocks [begin, end). What needs several passes makes them over one row
+// block of each stream, which stays in the first-level cache, or in the second.
+template <class Format, class Form>
+void few_tokens(const Matmul& p, std::size_t begin, std::size_t end, float* y, std::size_t token) {
+  const std::size_t left = p.a.m - token;
+  const bool one_pass = left <= tokens_from_tiles<Format, Form> && (left & (left - 1)) == 0;
+  while (begin < end) {
+    std::size_t streams = streams_at_once;  // of two row blocks at least, since a stream's beginning is not prefetched
+    while (streams > 1 && end - begin < 2 * streams) streams /= 2;
+    const std::size_t apart = (end - begin) / streams, step = one_pass ? apart : 1;
+    for (std::size_t i = 0; i < apart; i += step)
+      in_passes<Format, Form>(p, token, y + i * tile_rows, begin + i, begin + i + step, apart, streams);
+    begin += apart * streams;
+    y += apart * streams * tile_rows;
+  }
 }
 
 // The row blocks [block_begin, block_end) for the first tokens, where many have a loop of their own; returns how many
@@ -120,26 +123,22 @@ void few_tokens(const Matmul& p, std::size_t block, float* y, std::size_t token)
 template <class Format, class Form>
 std::size_t many_tokens(const Matmul& p, std::size_t block_begin, std::size_t block_end, float* y);
 
-// Several tokens.
 template <class Format, class Form>
-void gemm(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
+void product(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
   constexpr std::size_t at_once = 8;  // blocks: they stay in the cache for the rest of the tokens
   float* y = p.y;
-  for (std::size_t block = block_begin; block < block_end;) {
-    const std::size_t end = block_end - block < at_once ? block_end : block + at_once;
+  for (std::size_t block = block_begin, end; block < block_end; block = end, y += at_once * tile_rows) {
+    end = block_end - block < at_once ? block_end : block + at_once;
     const std::size_t done = many_tokens<Format, Form>(p, block, end, y);
-    for (; block < end; ++block, y += tile_rows) few_tokens<Format, Form>(p, block, y, done);
+    if (done == 0) return few_tokens<Format, Form>(p, block, block_end, y, 0);
+    few_tokens<Format, Form>(p, block, end, y, done);
   }
 }
 
 template <class Format>
 void matmul_of(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
-  if (p.a.form == ActivationForm::a16) {
-    if (p.a.m == 1) return gemv<Format, A16>(p, block_begin, block_end);
-    return gemm<Format, A16>(p, block_begin, block_end);
-  }
-  if (p.a.m == 1) return gemv<Format, A8>(p, block_begin, block_end);
-  return gemm<Format, A8>(p, block_begin, block_end);
+  if (p.a.form == ActivationForm::a16) return product<Format, A16>(p, block_begin, block_end);
+  return product<Format, A8>(p, block_begin, block_end);
 }
 
 inline void matmul(const Matmul& p, std::size_t block_begin, std::size_t block_end) noexcept {

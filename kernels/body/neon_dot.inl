@@ -207,7 +207,7 @@ POCKET_ALWAYS_INLINE void dot_groups(const std::byte* codes, const std::int8_t* 
 // ---- what the loops call --------------------------------------------------------------------------------------------
 
 template <class Format, class Form>
-inline constexpr std::size_t tokens_at_once = std::is_same_v<Form, A8> ? 2 : 1;
+inline constexpr std::size_t tokens_from_tiles = std::is_same_v<Form, A8> ? 2 : 1;
 
 template <class Format, class Form, std::size_t T>
 POCKET_ALWAYS_INLINE void dot_packed(const std::byte* codes, const std::int8_t* a, std::size_t stride,
