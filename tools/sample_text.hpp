@@ -4,7 +4,8 @@
 
 namespace tools {
 
-inline constexpr const char* sample_text = R"(The harbour master kept two ledgers. The first was the one that the town paid him for: arrivals, departures, tonnage, the depth of water over the bar at every tide. The second he kept for himself, in a smaller hand, and in it he wrote what the first had no column for. A schooner had come in with her flag at half mast and nobody aboard would say why. A boy had rowed out three times in one morning to ask whether the mail boat was in sight. The gulls had left the breakwater a full hour before the wind turned, and came back only when it was over.
+inline constexpr const char* sample_text =
+    R"(The harbour master kept two ledgers. The first was the one that the town paid him for: arrivals, departures, tonnage, the depth of water over the bar at every tide. The second he kept for himself, in a smaller hand, and in it he wrote what the first had no column for. A schooner had come in with her flag at half mast and nobody aboard would say why. A boy had rowed out three times in one morning to ask whether the mail boat was in sight. The gulls had left the breakwater a full hour before the wind turned, and came back only when it was over.
 
 He did not think of the second ledger as a diary. A diary is about the person who writes it, and he had no great interest in himself. It was closer to a chart. When you survey a channel you throw the lead in a great many places where there is nothing to find, because it is the soundings without a rock that tell a pilot where he may go. So he wrote down the quiet days as well: fog until ten, no vessels, the bell buoy heard clearly from the steps. After twenty years he could open the book at any page and say, from three lines, what sort of winter it had been.
 

@@ -97,8 +97,8 @@ std::string plot(const std::string& x_title, const std::string& y_title, const s
              "\" cy=\"" + format("%.1f", y(c.y[i])) + "\"><title>" + c.name + ", " + std::to_string(i) + ": " +
              short_number(c.y[i]) + "</title></circle>";
     if (curves.size() > 1)
-      s += "<text class=\"tick\" x=\"" + format("%.0f", legend) + "\" y=\"24\" style=\"fill:" + c.color + "\">" + c.name +
-           "</text>";
+      s += "<text class=\"tick\" x=\"" + format("%.0f", legend) + "\" y=\"24\" style=\"fill:" + c.color + "\">" +
+           c.name + "</text>";
     legend += 20 + 7 * static_cast<double>(c.name.size());
   }
   return s + "</svg>";
