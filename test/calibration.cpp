@@ -17,47 +17,26 @@
 #include "pocket/core/executor.hpp"
 #include "pocket/files/hf_model.hpp"
 #include "pocket/files/open.hpp"
-#include "reference_graph.hpp"
+#include "reference.hpp"
 
 using namespace pocket;
 using namespace test;
 
 namespace {
 
-std::string fixture(const std::string& name) { return POCKET_SOURCE_DIR "/test/data/hf/" + name; }
-
-std::vector<std::int32_t> some_tokens(const RuntimeSpec& spec, std::size_t count, std::uint64_t seed) {
-  Random random(seed);
-  std::vector<std::int32_t> tokens(count);
-  for (auto& t : tokens) t = static_cast<std::int32_t>(random.below(spec.vocab));
-  return tokens;
-}
-
 Vector64 mean_squares(const Matrix64& x) { return x.cwiseAbs2().colwise().mean(); }
 
 // Of each product's input, in the order of the graph, from the float64 graph over the same weights.
 std::vector<Vector64> wanted(const LoadedModel& model, std::span<const std::int32_t> tokens) {
-  const PlainShape shape = plain_shape(model.spec, model.weights);
+  const ReferenceWeights weights = reference_weights(model.spec, model.weights);
+  SerialExecutor serial;
+  ReferenceGraph<Exact> graph(weights, serial, {.kv_f16 = true, .activations = {}});
   std::vector<Vector64> want;
-  Matrix64 x = embed(plain_rows(model.weights.embedding, 0, model.spec.vocab), tokens);
-  for (std::size_t l = 0; l < model.spec.layers; ++l) {
-    const PlainLayer layer = plain_layer(model.spec, model.weights, l);
-    PlainLayer unprojected = layer;  // whose blocks end before their last product
-    unprojected.o = Matrix64::Identity(layer.o.cols(), layer.o.cols());
-    unprojected.down = Matrix64::Identity(layer.down.cols(), layer.down.cols());
-    Matrix64 h = rms_norm64(x, layer.attention_norm, shape.epsilon);
-    want.push_back(mean_squares(h));
-    const Matrix64 attended = attention_block(h, unprojected, shape, {});
-    want.push_back(mean_squares(attended));
-    x += attended * layer.o.transpose();
-    h = rms_norm64(x, layer.ffn_norm, shape.epsilon);
-    want.push_back(mean_squares(h));
-    const Matrix64 gated = feed_forward_block(h, unprojected);
-    want.push_back(mean_squares(gated));
-    x += gated * layer.down.transpose();
-  }
-  want.push_back(
-      mean_squares(rms_norm64(x, plain_vector(model.weights.output_norm, model.spec.hidden), shape.epsilon)));
+  graph.on_project = [&](std::size_t, Projection p, const Matrix64& input, const Matrix64&) {
+    if (p == Projection::q || p == Projection::output || p == Projection::gate || p == Projection::down)
+      want.push_back(mean_squares(input));
+  };
+  want.push_back(mean_squares(graph.hidden(tokens, tokens.size())));  // the head's comes last
   return want;
 }
 
@@ -67,7 +46,8 @@ std::vector<Vector64> measured(const LoadedModel& model, const ColumnImportance&
   const auto take = [&](const std::string& name) {
     const auto at = importance.find(name);
     if (at == importance.end()) throw std::runtime_error("nothing measured for " + name);
-    got.push_back(plain_vector(at->second, 0));
+    got.push_back(Eigen::Map<const Eigen::RowVectorXf>(at->second.data(), static_cast<Eigen::Index>(at->second.size()))
+                      .cast<double>());
   };
   for (std::size_t l = 0; l < model.spec.layers; ++l)
     for (const char* const matrix : {"qkv", "output", "gate_up", "down"})
@@ -87,11 +67,11 @@ double distance(const Vector64& a, const Vector64& b) {
 // sum of |squares - squares| is at most 2e-3 + 1e-6 of the sum of squares.
 TEST_CASE("the mean squares of all inputs are the float64 graph's") {
   for (const char* const name : {"qwen3", "llama"}) {
-    const auto directory = value(HfDirectory::open(fixture(name)));
+    const auto directory = value(HfDirectory::open(hf_fixture(name)));
     const auto source = value(hf_source(directory, WeightFormat::w8_g32));
     const auto pool = value(ThreadPool::create(2));
     const LoadedModel model = value(load_model(source, *pool));
-    const auto tokens = some_tokens(model.spec, 60, 5);
+    const auto tokens = random_tokens(60, model.spec.vocab, 5);
     const auto want = wanted(model, tokens);
     const auto got = measured(model, value(measure_importance(model, tokens, *pool, 60)));
     REQUIRE(got.size() == want.size());
@@ -108,11 +88,11 @@ TEST_CASE("the mean squares of all inputs are the float64 graph's") {
 }
 
 TEST_CASE("windows start anew, and the mean is over all tokens") {
-  const auto directory = value(HfDirectory::open(fixture("qwen3")));
+  const auto directory = value(HfDirectory::open(hf_fixture("qwen3")));
   const auto source = value(hf_source(directory, WeightFormat::w8_g32));
   SerialExecutor serial;
   const LoadedModel model = value(load_model(source, serial));
-  const auto tokens = some_tokens(model.spec, 50, 6);
+  const auto tokens = random_tokens(50, model.spec.vocab, 6);
   std::size_t calls = 0;
   const auto all =
       measured(model, value(measure_importance(model, tokens, serial, 30, [&](std::size_t done, std::size_t total) {
@@ -139,11 +119,11 @@ TEST_CASE("windows start anew, and the mean is over all tokens") {
 
 TEST_CASE("weighed columns: the error in what a product is made of falls, in every matrix") {
   for (const char* const name : {"qwen3", "llama"}) {
-    const auto directory = value(HfDirectory::open(fixture(name)));
+    const auto directory = value(HfDirectory::open(hf_fixture(name)));
     const auto pool = value(ThreadPool::create(2));
     const auto precise = value(hf_source(directory, WeightFormat::w8_g32));
     const LoadedModel model = value(load_model(precise, *pool));
-    const auto tokens = some_tokens(model.spec, 200, 7);
+    const auto tokens = random_tokens(200, model.spec.vocab, 7);
     const auto importance = value(measure_importance(model, tokens, *pool));
     const auto plain = value(hf_source(directory));
     auto weighed = value(hf_source(directory));
@@ -196,7 +176,7 @@ TEST_CASE("open_model calibrates what it quantises, unless told not to; the numb
   const auto pool = value(ThreadPool::create(3));
   SerialExecutor serial;
   for (const char* const name : {"qwen3", "llama"}) {
-    const auto directory = value(HfDirectory::open(fixture(name)));
+    const auto directory = value(HfDirectory::open(hf_fixture(name)));
     const auto tiles = [](LoadedModel& m) {
       std::vector<std::byte> all;
       const auto matrix = [&](const std::string&, PackedMatrix& w, std::size_t, std::size_t) -> Expected<void> {
@@ -212,10 +192,10 @@ TEST_CASE("open_model calibrates what it quantises, unless told not to; the numb
     for (const SourceMatrix& m : source.matrices)
       REQUIRE(m.importance.size() == (!source.tied && m.name == "embedding" ? 0 : m.k));
     auto by_hand = value(load_model(source, serial));
-    auto opened = value(open_model(fixture(name), serial));
+    auto opened = value(open_model(hf_fixture(name), serial));
     auto plain =
-        value(open_model(fixture(name), *pool, {.format = {}, .memory = {}, .progress = {}, .calibrate = false}));
-    auto loaded = value(load_hf(fixture(name), serial));
+        value(open_model(hf_fixture(name), *pool, {.format = {}, .memory = {}, .progress = {}, .calibrate = false}));
+    auto loaded = value(load_hf(hf_fixture(name), serial));
     REQUIRE(tiles(opened) == tiles(by_hand));
     REQUIRE(tiles(plain) == tiles(loaded));
     REQUIRE(tiles(opened) != tiles(plain));
@@ -231,6 +211,6 @@ TEST_CASE("open_model calibrates what it quantises, unless told not to; the numb
 
     LoadOptions cancelling;
     cancelling.progress = [](std::size_t, std::size_t) { return false; };
-    REQUIRE(open_model(fixture(name), serial, cancelling).error().code == Errc::cancelled);
+    REQUIRE(open_model(hf_fixture(name), serial, cancelling).error().code == Errc::cancelled);
   }
 }

@@ -67,6 +67,7 @@ POCKET_NAMESPACE_BEGIN
 // Of the matrices; the table above says what becomes of what.
 enum class GgufExportType : unsigned char { exact, q4_1, f16, f32 };
 
+// What a caller may want of export_gguf.
 struct GgufExportOptions {
   GgufExportType type = GgufExportType::exact;
   bool overwrite = false;

@@ -34,6 +34,7 @@ class GgufWriter {
     add_key(key, value_type<T>());
     put(value);
   }
+  // UTF-8.
   void add_string(std::string_view key, std::string_view value) {
     add_key(key, GgufValueType::string);
     put_string(value);

@@ -65,6 +65,9 @@ class CheckedBackend : public B {
   // hidden].
   const std::vector<DenseMatrix64>& residuals() const noexcept { return residuals_; }
 
+  // ---- the graph's operations (see backend/backend.hpp), each B's and then the same in float64 ----
+
+  // The residuals of the step before are forgotten.
   void begin(std::span<const std::int32_t> tokens, std::size_t position) {
     B::begin(tokens, position);
     tokens_ = tokens;
@@ -74,6 +77,7 @@ class CheckedBackend : public B {
     residuals_.clear();
   }
 
+  // CheckedOperation::embed.
   void embed(const PackedMatrix& e, Buffer x) {
     B::embed(e, x);
     DenseMatrix64 want(index(m()), index(e.k));
@@ -83,6 +87,7 @@ class CheckedBackend : public B {
     note(CheckedOperation::embed, 0, want, bound, copy(x, e.k));
   }
 
+  // CheckedOperation::qkv.
   void norm_project(Buffer x, const float* g, const PackedMatrix& w, Buffer y) {
     const DenseMatrix64 h = normed(copy(x, w.k), g);
     B::norm_project(x, g, w, y);
@@ -90,6 +95,7 @@ class CheckedBackend : public B {
     note(CheckedOperation::qkv, layer_, p.want, p.bound, copy(y, w.n));
   }
 
+  // CheckedOperation::rotate: q in the buffer, keys and values in the cache.
   void rope_append(Buffer qkv, std::size_t layer, const float* q_gamma, const float* k_gamma) {
     const std::size_t d = spec_.head_dim, width = qkv_width(spec_);
     DenseMatrix64 want = copy(qkv, width), bound(want.rows(), want.cols());
@@ -124,6 +130,7 @@ class CheckedBackend : public B {
     note(CheckedOperation::rotate, layer, want, bound, got);
   }
 
+  // CheckedOperation::attention.
   void attend(Buffer qkv, std::size_t layer, Buffer y) {
     B::attend(qkv, layer, y);
     const std::size_t d = spec_.head_dim, group = spec_.heads / spec_.kv_heads;
@@ -148,6 +155,7 @@ class CheckedBackend : public B {
     after_attention_ = true;
   }
 
+  // CheckedOperation::output after attention, else down.
   void project_add(Buffer y, const PackedMatrix& w, Buffer x) {
     const DenseMatrix64 h = copy(y, w.k), before = copy(x, w.n);
     B::project_add(y, w, x);
@@ -160,6 +168,7 @@ class CheckedBackend : public B {
     layer_ += attention ? 0 : 1;
   }
 
+  // CheckedOperation::gate_up.
   void norm_gate(Buffer x, const float* g, const PackedMatrix& w, Buffer y) {
     const DenseMatrix64 h = normed(copy(x, w.k), g);
     B::norm_gate(x, g, w, y);
@@ -176,6 +185,7 @@ class CheckedBackend : public B {
     note(CheckedOperation::gate_up, layer_, want, bound, copy(y, spec_.ffn));
   }
 
+  // CheckedOperation::logits.
   void norm_logits(Buffer x, std::size_t first, std::size_t count, const float* g, const PackedMatrix& w,
                    std::size_t row) {
     const DenseMatrix64 h = normed(copy(x + first * w.k, w.k, count), g);

@@ -46,6 +46,7 @@ using DenseMatrix64 = DenseMatrix<double>;
 // Float64, nothing rounded.
 struct Exact {
   using Scalar = double;
+  // Leaves m as it is.
   template <class M>
   static void store(M&&) noexcept {}
 };
@@ -54,6 +55,7 @@ struct Exact {
 template <class T>
 struct Stored {
   using Scalar = float;
+  // Rounds each value of m.
   template <class M>
   static void store(M&& m) {
     m = m.unaryExpr([](float v) {
@@ -200,6 +202,7 @@ class ReferenceGraph {
   // Rows of hidden() -> logits [rows, vocab], float64 sums or float32.
   Matrix logits(const Matrix& hidden) const { return product(hidden, weights_->head); }
 
+  // The tokens' rows of the embedding: [tokens, hidden].
   Matrix embed(std::span<const std::int32_t> tokens) const {
     Matrix x(static_cast<Eigen::Index>(tokens.size()), static_cast<Eigen::Index>(weights_->embedding.k));
     std::vector<double> row(weights_->embedding.k);
