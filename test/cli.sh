@@ -93,6 +93,22 @@ assert r['text'] == {'from': r['text']['from'], 'windows': 1, 'length': 60, 'voc
 assert len(r['kernels']['layers']) == 3 and 0 < max(shares) < 1, shares
 assert 0 < r['total']['kl_mean'] < 1e-5 and r['total']['predicted'] == 59 and not r['faults'], r['total']
 END
+# One code of one matrix, changed in the file, is named.
+cp -r "$work/one" "$work/nibble"
+python3 - "$work/nibble/pocket.safetensors" <<'END'
+import json, struct, sys
+with open(sys.argv[1], 'r+b') as f:
+    length, = struct.unpack('<Q', f.read(8))
+    at = 8 + length + json.loads(f.read(length))['layers.1.down']['data_offsets'][0] + 64 + 5
+    f.seek(at)
+    byte = f.read(1)[0]
+    f.seek(at)
+    f.write(bytes([byte ^ 8]))
+END
+expect 0 "layer 1, down: 1 of 15360 codes" "$pocket" validate --model "$work/nibble" --reference "$hf" \
+  --tokens "$work/ids" --greedy 0
+"$pocket" validate --model "$work/one" --reference "$hf" --tokens "$work/ids" --greedy 0 >"$work/out"
+! grep "note:" "$work/out" || { echo "FAILED: a note for nothing"; failed=$((failed + 1)); }
 expect 2 "not both" "$pocket" validate --model "$hf" --reference "$hf" --logits "$work/none.safetensors"
 expect 2 "--reference" "$pocket" validate --model "$hf" --tokens "$work/ids" --breakdown
 expect 1 "none.safetensors" "$pocket" validate --model "$hf" --logits "$work/none.safetensors"
