@@ -262,7 +262,7 @@ TEST_CASE("floats of a Hugging Face directory: values, or the codes that loading
       continue;
     }
     REQUIRE(done);
-    LoadedModel loaded = value(load_hf(data + "hf/" + name, serial)), back = load(d / "m.gguf");
+    LoadedModel loaded = value(open_model(data + "hf/" + name, serial)), back = load(d / "m.gguf");
     loaded.quantized_here = false;
     check_same(loaded, back, false);
   }

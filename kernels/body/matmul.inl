@@ -74,8 +74,8 @@ POCKET_NOINLINE void from_tiles(const Matmul& p, std::size_t token, float* y, st
     const GroupScale* group = p.a.scales + token * k_tiles;
     for (std::size_t kt = 0; kt < k_tiles;
          ++kt, tile += Format::bytes, codes += tile_cols * Form::bytes_per_code, ++group) {
-      const std::byte* t = tile;
-      for (std::size_t s = 0; s < streams; ++s, t += next) {
+      for (std::size_t s = 0; s < streams; ++s) {
+        const std::byte* const t = tile + s * next;
         prefetch<Format, 3>(t + prefetch_ahead);
         RowsI sum[T][Format::groups];
         dot_packed<Format, Form>(t + Format::codes_offset, codes, stride, sum);
@@ -106,6 +106,7 @@ void in_passes(const Matmul& p, std::size_t token, float* y, std::size_t begin, 
 template <class Format, class Form>
 void few_tokens(const Matmul& p, std::size_t begin, std::size_t end, float* y, std::size_t token) {
   const std::size_t left = p.a.m - token;
+  if (left == 0) return;
   const bool one_pass = left <= tokens_from_tiles<Format, Form> && (left & (left - 1)) == 0;
   while (begin < end) {
     std::size_t streams = streams_at_once;  // of two row blocks at least, since a stream's beginning is not prefetched
@@ -127,6 +128,7 @@ template <class Format, class Form>
 void product(const Matmul& p, std::size_t block_begin, std::size_t block_end) {
   constexpr std::size_t at_once = 8;  // blocks: they stay in the cache for the rest of the tokens
   float* y = p.y;
+  if (p.a.m == 1) return few_tokens<Format, Form>(p, block_begin, block_end, y, 0);
   for (std::size_t block = block_begin, end; block < block_end; block = end, y += at_once * tile_rows) {
     end = block_end - block < at_once ? block_end : block + at_once;
     const std::size_t done = many_tokens<Format, Form>(p, block, end, y);

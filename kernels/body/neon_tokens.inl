@@ -101,7 +101,9 @@ POCKET_NOINLINE std::size_t many_tokens(const Matmul& p, std::size_t block_begin
         auto* sum = acc;
         for (std::size_t b = 0; b < row_blocks; ++b, of_block += k_tiles * Format::bytes)
           for (std::size_t half = 0; half < 32; half += 16, ++sum) {
-            asm("" : "+r"(half));  // clang would count by a flag, and shift
+#if defined(__clang__)
+            asm("" : "+r"(half));  // it would count by a flag, and shift
+#endif
             add_group_of_rows<Format, Form, 0>(of_block, half, staged, group, k_tiles, minus_offset, *sum);
             if constexpr (Format::groups == 2)
               add_group_of_rows<Format, Form, 1>(of_block, half, staged, group, k_tiles, minus_offset, *sum);

@@ -9,8 +9,8 @@
 //   w8_g32            Q8_0                        refused                      their values
 //   Q4_0, Q4_1, Q8_0  as they are                 Q4_1, as load_gguf packs     their values
 //                                                 them; 8 bits are refused
-//   F32, F16, BF16    F16                         Q4_1, as load_hf and         their values
-//                                                 load_gguf quantise them
+//   F32, F16, BF16    F16                         Q4_1, as open_model          their values
+//                                                 quantises them
 //
 // Codes, scales and minima are taken over bit for bit; an offset o becomes part of the minimum, m - o*s, where that is
 // a float16, and is refused where it is not. Values are those of dequantize_row and SourceTensor::read, for F16 rounded
