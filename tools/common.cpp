@@ -1,7 +1,10 @@
 // Opening a model: the one unit of the command that reads files.
 #include "common.hpp"
 
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
 #include "pocket/files/open.hpp"
@@ -33,6 +36,17 @@ Expected<LoadedModel> open_weights(const std::string& path, Executor& executor) 
     return true;
   };
   return open_model(path, executor, options);
+}
+Expected<std::string> read_file(const std::string& path) {
+  std::FILE* const file = std::fopen(path.c_str(), "rb");
+  std::string text;
+  char buffer[65536];
+  for (std::size_t n; file != nullptr && (n = std::fread(buffer, 1, sizeof buffer, file)) > 0;) text.append(buffer, n);
+  const bool failed = file == nullptr || std::ferror(file) != 0;  // a directory opens, and does not read
+  const int reason = errno;
+  if (file != nullptr) std::fclose(file);
+  if (failed) return fail(Errc::io, path + ": cannot be read: " + std::strerror(reason));
+  return text;
 }
 Expected<Tokenizer> open_text(const std::string& path) { return open_tokenizer(path); }
 Expected<ChatTemplate> open_chat(const std::string& path) { return open_chat_template(path); }

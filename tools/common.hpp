@@ -52,6 +52,9 @@ Expected<LoadedModel> open_weights(const std::string& path, Executor& executor);
 Expected<Tokenizer> open_text(const std::string& path);
 Expected<ChatTemplate> open_chat(const std::string& path);
 
+// A whole file. Errors name it.
+Expected<std::string> read_file(const std::string& path);
+
 inline ActivationForm activation_form(const std::string& name) {
   return name == "a8" ? ActivationForm::a8 : ActivationForm::a16;  // the parser admits no other
 }

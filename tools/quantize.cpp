@@ -2,8 +2,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,9 +66,7 @@ Expected<void> calibrate_for(ModelSource& source, const QuantizeOptions& o, Exec
     return fail(Errc::invalid_argument, o.source + ": --calibration has nothing to do: nothing is quantised to 4 bits");
   std::vector<std::int32_t> tokens;
   if (!drawn) {
-    std::ifstream file(o.calibration, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (!file || text.empty()) return fail(Errc::io, o.calibration + ": cannot be read, or is empty");
+    POCKET_TRY(text, read_file(o.calibration));
     POCKET_TRY(tokenizer, open_text(o.source));
     POCKET_TRY(all, tokenizer.encode(text));
     if (all.size() < window)

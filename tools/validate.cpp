@@ -6,7 +6,6 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -98,16 +97,9 @@ struct Text {
   std::optional<Tokenizer> tokenizer;
 };
 
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::string all{std::istreambuf_iterator<char>(in), {}};
-  if (!in) die({Errc::io, path + ": cannot be read"});
-  return all;
-}
-
 // Integers apart by anything that is neither a digit nor a sign: lines, a JSON list.
 std::vector<std::int32_t> parse_tokens(const std::string& path, std::size_t vocab) {
-  const std::string text = read_file(path);
+  const std::string text = value_or_die(read_file(path));
   std::vector<std::int32_t> ids;
   for (const char *p = text.data(), *end = p + text.size(); p != end;) {
     if (std::isspace(static_cast<unsigned char>(*p)) != 0 || *p == ',' || *p == '[' || *p == ']') {
@@ -166,7 +158,8 @@ Text choose_text(const ValidateOptions& o, const RunOptions& run, const LoadedMo
   if (!t.tokenizer) die({Errc::unsupported, no_text + "; --tokens takes a file of token ids"});
   t.from = o.text.empty() ? "built-in sample, English and Chinese" : o.text;
   std::vector<std::int32_t> ids;
-  check_or_die(t.tokenizer->encode(o.text.empty() ? std::string(sample_text) : read_file(o.text), false, ids));
+  check_or_die(
+      t.tokenizer->encode(o.text.empty() ? std::string(sample_text) : value_or_die(read_file(o.text)), false, ids));
   for (const std::int32_t id : ids)
     if (static_cast<std::size_t>(id) >= model.spec.vocab)
       die({Errc::malformed, "the tokenizer gives token " + std::to_string(id) + ", the model's vocabulary has " +
@@ -333,11 +326,10 @@ void remark_on_weights(const std::vector<std::pair<std::string, const WeightLoss
   }
 }
 
-void compare_layers(const LoadedModel& m, const ReferenceWeights& reference, ThreadPool& pool,
-                    std::span<const std::int32_t> tokens, const std::vector<DenseMatrix64>& residuals,
+void compare_layers(const LoadedModel& m, const ReferenceWeights& own, const ReferenceWeights& reference,
+                    ThreadPool& pool, std::span<const std::int32_t> tokens, const std::vector<DenseMatrix64>& residuals,
                     ValidationReport& r) {
   r.layers.resize(m.spec.layers);
-  const ReferenceWeights own = reference_weights(m.spec, m.weights);
   ReferenceGraph<Exact> graph(reference, pool);
   const ProgressLine line("layer by layer");
   graph.progress = [&](std::size_t done, std::size_t layers) {
@@ -446,9 +438,8 @@ void continue_both(const std::string& arithmetic, const ReferenceWeights& weight
 
 // ---- where the error comes from ----
 
-void break_down(const LoadedModel& m, const ReferenceWeights& reference, ThreadPool& pool, const Text& text,
+void break_down(const ReferenceWeights& own, const ReferenceWeights& reference, ThreadPool& pool, const Text& text,
                 Session& a16, Session& a8, ValidationReport& r) {
-  const ReferenceWeights own = reference_weights(m.spec, m.weights);
   std::vector<Rows> sources;
   sources.push_back(graph_rows<Stored<bf16>>(reference, pool, text, "BF16 graph"));
   sources.push_back(graph_rows<Exact>(reference, pool, text, "float64 graph"));
@@ -475,10 +466,10 @@ void break_down(const LoadedModel& m, const ReferenceWeights& reference, ThreadP
     pairs.push_back(s.step);
     pairs.push_back({0, s.step.model});
   }
-  const auto all = compare(sources, pairs, text, m.spec.vocab, pool);
+  const auto all = compare(sources, pairs, text, own.spec.vocab, pool);
   for (std::size_t i = 0; i < std::size(steps); ++i)
     r.breakdown.push_back(
-        {steps[i].name, summarize(all[2 * i], m.spec.vocab), summarize(all[2 * i + 1], m.spec.vocab)});
+        {steps[i].name, summarize(all[2 * i], own.spec.vocab), summarize(all[2 * i + 1], own.spec.vocab)});
 }
 
 std::string formats_of(const LoadedModel& m) {
@@ -562,7 +553,7 @@ int validate(const RunOptions& run, const ValidateOptions& o, bool as_json) {
   } else {
     r.reference = reference ? reference->name : "the model's own weights";
     r.arithmetic = !o.arithmetic.empty() ? o.arithmetic : reference && reference->floats ? "bf16" : "f64";
-    compare_layers(m, weights, *pool, first, residuals, r);
+    compare_layers(m, own, weights, *pool, first, residuals, r);
   }
   const auto positions = compare(
       {logits ? file_rows(*logits) : reference_rows(r.arithmetic, weights, *pool, text), session_rows(session, text)},
@@ -576,7 +567,7 @@ int validate(const RunOptions& run, const ValidateOptions& o, bool as_json) {
     auto a16 = value_or_die(Session::create(m.spec, m.weights, other, backend));
     other.activations = ActivationForm::a8;
     auto a8 = value_or_die(Session::create(m.spec, m.weights, other, backend));
-    break_down(m, weights, *pool, text, a16, a8, r);
+    break_down(own, weights, *pool, text, a16, a8, r);
   }
   if (!logits && o.greedy > 0 && text.length >= 2)
     continue_both(r.arithmetic, weights, *pool, session, text,
